@@ -1,0 +1,49 @@
+# make demo   set everything up and plan a small control problem
+# make test   set everything up and run all checks: lint, types, tests
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint types format bench clean
+
+demo: $(VENV)/demo.installed
+	$(BIN)/python examples/plan_a_course.py
+
+test: lint types
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/test.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/test.installed
+	$(BIN)/mypy
+
+format: $(VENV)/test.installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/test.installed
+	$(BIN)/python -m benchmarks lqr
+
+clean:
+	rm -rf $(VENV) demo
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "ttcnet needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo.installed: $(BIN)/python pyproject.toml constraints.txt
+	@echo "Installing ttcnet into $(VENV) (a few minutes the first time) ..."
+	$(PIP) --editable '.[plot]'
+	@touch $@
+
+# mpc pins an old numpy that it does not need, hence --no-deps
+$(VENV)/test.installed: $(BIN)/python pyproject.toml constraints.txt
+	@echo "Installing ttcnet and its development tools into $(VENV) (a few minutes the first time) ..."
+	$(PIP) --editable '.[dev]'
+	$(PIP) --no-deps mpc==0.0.6
+	@touch $@

@@ -1,0 +1,47 @@
+"""How wrong an answer is: relative errors of the action and of every gradient against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+
+import torch
+from torch import Tensor
+
+from ttcnet.lqr import ModulatedLQR
+
+Provider = Callable[[ModulatedLQR, int], Tensor]
+NAMES = tuple(field.name for field in fields(ModulatedLQR))
+
+
+def cast(family: ModulatedLQR, dtype: torch.dtype, device: str | torch.device = "cpu") -> ModulatedLQR:
+    """The same family in another dtype or place, as leaves that require gradients."""
+    return ModulatedLQR(
+        **{name: getattr(family, name).detach().to(device, dtype, copy=True).requires_grad_() for name in NAMES}
+    )
+
+
+def differentiate(provider: Provider, family: ModulatedLQR, horizon: int, g: Tensor) -> dict[str, Tensor]:
+    """The first action, under "u", and the gradient of (g * u).sum() with respect to every field, by its name."""
+    u = provider(family, horizon)
+    inputs = [getattr(family, name) for name in NAMES]
+    grads = torch.autograd.grad((u * g.to(u)).sum(), inputs, allow_unused=True)
+    found = {name: torch.zeros_like(x) if d is None else d for name, x, d in zip(NAMES, inputs, grads, strict=True)}
+    return {"u": u.detach()} | found
+
+
+def relative_errors(found: dict[str, Tensor], truth: dict[str, Tensor]) -> dict[str, float]:
+    """Norm of the difference over the norm of the truth, by name. A gradient is measured against the larger of its
+    own norm and 1e-6 of the largest gradient's, so that one that vanishes does not divide by zero."""
+    largest = max(float(truth[name].norm()) for name in NAMES)
+    floors = {name: 1e-6 * largest if name in NAMES else 0.0 for name in truth}
+    return {
+        name: float((found[name].to(x) - x).norm()) / max(float(x.norm()), floors[name], torch.finfo(x.dtype).tiny)
+        for name, x in truth.items()
+    }
+
+
+def weights(family: ModulatedLQR, seed: int = 1) -> Tensor:
+    """A random gradient of the action, the same for every provider."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(family.r_inv.shape, generator=generator, dtype=torch.float64)

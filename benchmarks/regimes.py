@@ -1,0 +1,65 @@
+"""Parameter regimes to test and measure the planner in.
+
+    fresh     as a newly initialised layer has them: small B and Q, so that plans hardly act
+    trained   of order one, as after training: the cost matters and the loop is strongly closed
+    slow      like trained, with decays near zero, so that the whole horizon counts
+    constant  like trained, with no decay at all: the problem is the same at every step
+    singular  like constant, with zeros on the diagonal of A
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize, softplus
+
+from ttcnet.lqr import ModulatedLQR
+
+REGIMES = ("fresh", "trained", "slow", "constant", "singular")
+
+
+def draw(
+    regime: str,
+    tokens: int = 4,
+    heads: int = 2,
+    n: int = 16,
+    m: int | None = None,
+    *,
+    seed: int = 0,
+    per_head: bool = False,
+) -> ModulatedLQR:
+    """A family in the given regime, float64, on the CPU. per_head gives every head its own B and Q."""
+    if regime not in REGIMES:
+        raise ValueError(f"regime must be one of {', '.join(REGIMES)}; got {regime!r}. Use one of those.")
+    m = n if m is None else m
+    generator = torch.Generator().manual_seed(seed)
+    small = regime == "fresh"
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    def covariance(*lead: int) -> Tensor:
+        root = normal(*lead, n, n) * (0.02 if small else 1.0)
+        return root @ root.mT / n**0.5
+
+    def decay(size: int) -> Tensor:
+        rate = softplus(normal(tokens, heads, size) - (4.0 if regime == "slow" else 0.0))
+        return torch.zeros_like(rate) if regime in ("constant", "singular") else rate
+
+    shared = (tokens, heads) if per_head else (tokens,)
+    a = normal(tokens, heads, n)
+    a = normalize(a, dim=-1) if small else 0.5 * a
+    if regime == "singular":
+        a[..., ::3] = -1.0
+    r_inv = softplus(normal(tokens, heads, m))
+    return ModulatedLQR(
+        a=a,
+        B=normal(*shared, n, m) * (0.02 if small else 0.3),
+        Q=covariance(*shared),
+        Qf=covariance(tokens, heads),
+        r_inv=normalize(r_inv, dim=-1) if small else r_inv,
+        decay_A=decay(1),
+        decay_B=decay(m),
+        decay_Q=decay(n),
+        h0=normal(tokens, heads, n),
+    )

@@ -1,0 +1,66 @@
+"""Gradients as a second solve (the paper's theorem on differentiating TTC), for every method.
+
+The optimality conditions are M x = b with M symmetric. For a loss on u, h and λ, the adjoint variables solve M x~ = -g
+with the loss's gradients g on the right: a linear-quadratic problem with the same matrices, and h~_0 = dλ_0, linear
+costs r = du and q = dh, and an offset c = dλ in the dynamics. Products of x and x~ are then the gradients of all inputs:
+
+    dA_t = λ_t h~_{t-1}' + λ~_t h_{t-1}'      dQ_t = sym(h~_t h_t')      dr_t = u~_t
+    dB_t = λ_t u~_t' + λ~_t u_t'              dR_t = sym(u~_t u_t')      dh_0 = λ~_0
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .arithmetic import full_precision, symmetrise
+
+
+def solve_implicitly(
+    method: ModuleType, A: Tensor, B: Tensor, Q: Tensor, R: Tensor, h0: Tensor, r: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Actions, states and co-states by `method`, differentiated by a second solve with the factors of the first."""
+    return _ImplicitSolve.apply(method, A, B, Q, R, h0, r)
+
+
+def refuse_second_derivatives(what: str) -> None:
+    """Call in a backward pass: autograd has gradients enabled there only if the caller asked to differentiate it."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            f"{what} has first derivatives only; got a backward pass with create_graph=True. Call backward without "
+            'create_graph, or use solve(problem, method="riccati"), which autograd can differentiate any number of '
+            "times (a ModulatedLQR turns into a problem with family.unroll(horizon))."
+        )
+
+
+class _ImplicitSolve(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, method: ModuleType, A: Tensor, B: Tensor, Q: Tensor, R: Tensor, h0: Tensor, r: Any) -> Any:
+        ctx.method, ctx.factors = method, method.factorise(A, B, Q, R)
+        solution = method.substitute(ctx.factors, h0, r)
+        ctx.save_for_backward(*solution)
+        return solution
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        refuse_second_derivatives("solve with implicit gradients")
+        du, dh, dcostate = grads
+        u, h, costate = ctx.saved_tensors
+        with full_precision(u.device):
+            u_, h_, costate_ = ctx.method.substitute(
+                ctx.factors, h0=dcostate[..., 0, :], r=du, q=dh, c=dcostate[..., 1:, :]
+            )
+        before, after = (x[..., :-1, :] for x in (h, h_)), (x[..., 1:, :] for x in (h, h_))
+        (h_before, h_before_), (h_after, h_after_) = before, after
+        lam, lam_ = costate[..., 1:, :], costate_[..., 1:, :]
+        dA = _outer(lam, h_before_) + _outer(lam_, h_before)
+        dB = _outer(lam, u_) + _outer(lam_, u)
+        dQ, dR = symmetrise(_outer(h_after, h_after_)), symmetrise(_outer(u, u_))
+        return None, dA, dB, dQ, dR, costate_[..., 0, :], u_ if ctx.needs_input_grad[6] else None
+
+
+def _outer(x: Tensor, y: Tensor) -> Tensor:
+    return x.unsqueeze(-1) * y.unsqueeze(-2)

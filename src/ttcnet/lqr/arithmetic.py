@@ -1,0 +1,44 @@
+"""The arithmetic that solvers run in, whatever the caller has switched on around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+def working_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float64 for float64, float32 for everything below."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Neither autocast nor TF32: a solver that multiplies in bf16 or TF32 has no digits left after a few steps."""
+    with torch.autocast(device.type, enabled=False):
+        if device.type != "cuda" or not torch.backends.cuda.matmul.allow_tf32:
+            yield
+            return
+        torch.backends.cuda.matmul.allow_tf32 = False
+        try:
+            yield
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = True
+
+
+def symmetrise(matrix: Tensor) -> Tensor:
+    """The symmetric part. Rounds both halves alike, so that the result is symmetric to the bit."""
+    return (matrix + matrix.mT) / 2
+
+
+def apply(matrix: Tensor, vector: Tensor) -> Tensor:
+    """Batched matrix-vector product, (..., i, j) and (..., j) to (..., i)."""
+    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+
+
+def per_step(value: Tensor | None, count: int, otherwise: Tensor) -> Sequence[Tensor]:
+    """(..., count, k) as `count` vectors, or `otherwise` at every step. One unbind, because under autograd slicing in
+    a loop makes the backward pass quadratic in the horizon."""
+    return (otherwise,) * count if value is None else value.unbind(-2)

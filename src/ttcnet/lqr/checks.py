@@ -1,0 +1,107 @@
+"""Checks that every problem goes through, and the one way in which they complain.
+
+Each message names the field, states the rule, shows the offending value and says what to do.
+Checks of structure (types, shapes, dtypes, devices) read metadata only and always run. Checks of
+values read the data, which costs a host synchronisation on a GPU, so callers can switch them off.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def fail(field: str, rule: str, value: object, remedy: str, error: type[Exception] = ValueError) -> NoReturn:
+    """Raise `error` with a message that gives field, rule, value and remedy."""
+    raise error(f"{field} {rule}; got {value}. {remedy}")
+
+
+def one_kind(fields: dict[str, Tensor | None], anchor: str) -> None:
+    """All fields are floating-point tensors with the dtype and the device of the field named `anchor`."""
+    for name, value in fields.items():
+        if not isinstance(value, Tensor):
+            fail(name, "must be a torch.Tensor", type(value).__name__, "Wrap it with torch.as_tensor.", TypeError)
+        if value.dtype not in FLOATS:
+            remedy = f"Convert it with {name}.float()."
+            fail(name, "must be float32, float64, float16 or bfloat16", value.dtype, remedy, TypeError)
+    reference = fields[anchor]
+    assert isinstance(reference, Tensor)
+    for name, value in fields.items():
+        assert isinstance(value, Tensor)
+        if value.dtype != reference.dtype:
+            rule, remedy = f"must have the dtype of {anchor}, {reference.dtype}", "Convert all fields to one dtype."
+            fail(name, rule, value.dtype, remedy, TypeError)
+        if value.device != reference.device:
+            rule, remedy = f"must be on the device of {anchor}, {reference.device}", "Move all fields to one device."
+            fail(name, rule, value.device, remedy)
+
+
+def shape(name: str, value: Tensor, *allowed: tuple[str, tuple[int, ...]]) -> None:
+    """`value` has one of the allowed shapes, each given with its symbolic form, such as ("(N, H, n)", (4, 2, 3))."""
+    if tuple(value.shape) not in [sizes for _, sizes in allowed]:
+        rule = "must have shape " + " or ".join(f"{symbols} = {sizes}" for symbols, sizes in allowed)
+        fail(name, rule, tuple(value.shape), "Reshape or expand it.")
+
+
+def horizon(value: object) -> int:
+    """The horizon as a Python integer, 0 or more."""
+    remedy = "Pass the number of steps to plan, such as horizon=8."
+    if isinstance(value, bool):
+        fail("horizon", "must be an integer", value, remedy, TypeError)
+    try:
+        steps = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        fail("horizon", "must be an integer", repr(value), remedy, TypeError)
+    if steps < 0:
+        fail("horizon", "must be 0 or more", steps, remedy)
+    return steps
+
+
+def _where(bad: Tensor) -> str:
+    """The first True in `bad`, as an index, for an error message."""
+    return str(tuple(bad.nonzero()[0].tolist())) if bad.ndim else "()"
+
+
+def finite(name: str, value: Tensor) -> None:
+    bad = ~value.isfinite()
+    if bad.any():
+        fail(
+            name,
+            "must be finite everywhere",
+            f"{value[bad][0].item()} at index {_where(bad)} ({int(bad.sum())} of {bad.numel()} entries)",
+            "Look for a division by zero or an overflow in what produced it.",
+        )
+
+
+def non_negative(name: str, value: Tensor, remedy: str) -> None:
+    bad = value < 0
+    if bad.any():
+        fail(name, "must be 0 or more everywhere", f"{value[bad][0].item():.6g} at index {_where(bad)}", remedy)
+
+
+def symmetric(name: str, value: Tensor) -> None:
+    """Symmetric up to rounding: asymmetry below sqrt(eps) of the largest entry of each matrix."""
+    gap = (value - value.mT).abs().amax((-2, -1))
+    scale = value.abs().amax((-2, -1))
+    bad = gap > torch.finfo(value.dtype).eps ** 0.5 * scale
+    if bad.any():
+        worst = f"|M - M^T| up to {gap[bad][0].item():.3g} at index {_where(bad)}"
+        fail(name, "must be symmetric", worst, f"Pass ({name} + {name}.mT) / 2 if that is what you mean.")
+
+
+def positive_definite(name: str, value: Tensor, diagonal: bool) -> None:
+    if diagonal:
+        bad, what = value <= 0, "diagonal entry"
+        worst = f"{value[bad][0].item():.6g}" if bad.any() else ""
+    else:
+        smallest = torch.linalg.eigvalsh(value.double())[..., 0]
+        bad, what = smallest <= 0, "smallest eigenvalue"
+        worst = f"{smallest[bad][0].item():.6g}" if bad.any() else ""
+    if bad.any():
+        remedy = "Every action needs a positive cost: add a multiple of the identity, or build it as C @ C.mT + eps * I."
+        fail(name, "must be positive definite at every step", f"{what} {worst} at index {_where(bad)}", remedy)

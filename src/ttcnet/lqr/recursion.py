@@ -1,0 +1,164 @@
+"""The stable recursion behind `plan`, in plain PyTorch: the reference for every kernel.
+
+Backward in time, from P = Qf, a step absorbs its actions and steps back through the dynamics. With the actions in
+units of their cost, D_t = R^-1/2 exp(-t decay_B), so that r_inv = 0 is no special case:
+
+    S = I + D_t B' P B D_t        P° = P - P B D_t S^-1 D_t B' P        P <- A_t P° A_t + Q_{t-1}
+
+Forward in time, the loop is closed with the gain itself: with x = A_t h_{t-1},
+
+    z = S^-1 D_t B' P x           u_t = -R^-1/2 z                       h_t = x + B_t u_t         λ_t = P h_t
+
+λ_t = P° x is the same vector, but P° is a difference: where actions are cheap, its digits cancel, and the gradients
+lose two to three more of them than these do. The adjoint problem of the backward pass is the same closed loop from
+h~_0 = 0, with the incoming gradient g added once: at t = 1, z~ = S^-1 R^-1/2 g. Nothing is inverted but S, and P is kept
+symmetric to the bit (an antisymmetric part would grow).
+
+The backward pass needs P_t in forward order. The forward pass keeps one P in every √T; the backward pass recomputes
+the others, one stretch of √T steps at a time, so that memory grows with √T.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .arithmetic import apply, symmetrise
+from .problem import ModulatedLQR
+
+
+class Family(NamedTuple):
+    """The fields of a ModulatedLQR made ready: working precision, Q and Qf symmetric, B and Q with a head dimension."""
+
+    a: Tensor
+    B: Tensor
+    Q: Tensor
+    Qf: Tensor
+    r_inv: Tensor
+    decay_A: Tensor
+    decay_B: Tensor
+    decay_Q: Tensor
+    h0: Tensor
+
+    def A_at(self, t: int) -> Tensor:
+        return 1 + torch.exp(-t * self.decay_A) * self.a
+
+    def Q_at(self, t: int) -> Tensor:
+        scale = torch.exp(-t * self.decay_Q)
+        return (scale.unsqueeze(-1) * scale.unsqueeze(-2)) * self.Q
+
+
+class Step(NamedTuple):
+    """What a step of the closed loop needs: P_t, B D_t, and the Cholesky factor of S."""
+
+    P: Tensor
+    BD: Tensor
+    L: Tensor
+
+    def respond(self, x: Tensor) -> Tensor:
+        """S^-1 x."""
+        return torch.cholesky_solve(x.unsqueeze(-1), self.L).squeeze(-1)
+
+
+def prepare(family: ModulatedLQR, dtype: torch.dtype) -> Family:
+    def heads(matrix: Tensor) -> Tensor:
+        return matrix if matrix.ndim == 4 else matrix.unsqueeze(1)
+
+    ready = {name: getattr(family, name).to(dtype) for name in Family._fields}
+    ready |= {"B": heads(ready["B"]), "Q": symmetrise(heads(ready["Q"])), "Qf": symmetrise(ready["Qf"])}
+    return Family(**ready)
+
+
+def factorise(family: Family, P: Tensor, t: int) -> Step:
+    """Step t, given its value matrix P."""
+    D = family.r_inv.sqrt() * torch.exp(-t * family.decay_B)
+    BD = family.B * D.unsqueeze(-2)
+    one = torch.eye(D.shape[-1], dtype=D.dtype, device=D.device)
+    L, failed = torch.linalg.cholesky_ex(one + symmetrise(BD.mT @ P @ BD))
+    # a Q or Qf with a negative eigenvalue, or a NaN, in this problem alone
+    return Step(P, BD, torch.where((failed == 0)[..., None, None], L, torch.nan))
+
+
+def step_back(family: Family, step: Step, t: int) -> Tensor:
+    """P at t - 1, given step t."""
+    W = torch.linalg.solve_triangular(step.L, step.BD.mT @ step.P, upper=False)
+    A = family.A_at(t)
+    return (A.unsqueeze(-1) * A.unsqueeze(-2)) * symmetrise(step.P - W.mT @ W) + family.Q_at(t - 1)
+
+
+def forward(family: Family, horizon: int, keep: bool) -> tuple[Tensor, list[Tensor]]:
+    """The first action u_1, and the check-points for `backward`: P_t for t = T and every multiple of √T below."""
+    stretch = stretch_length(horizon)
+    P, kept = family.Qf, []
+    for t in range(horizon, 0, -1):
+        if keep and (t == horizon or t % stretch == 0):
+            kept.append(P)
+        step = factorise(family, P, t)
+        if t > 1:
+            P = step_back(family, step, t)
+    x = family.A_at(1) * family.h0
+    return -family.r_inv.sqrt() * step.respond(apply(step.BD.mT, apply(step.P, x))), kept
+
+
+def backward(family: Family, horizon: int, kept: list[Tensor], g: Tensor) -> Family:
+    """The gradients of all fields, given g, the gradient of u_1."""
+    a, B, _, _, r_inv, decay_A, decay_B, decay_Q, h0 = family
+    unit = r_inv.sqrt()
+    h, h_, pull = h0, torch.zeros_like(h0), unit * g
+    grad = Family(*(torch.zeros(h0.shape[:2] + x.shape[2:], dtype=x.dtype, device=x.device) for x in family))
+
+    for t, step in _in_forward_order(family, horizon, kept):
+        A, fade_A, fade_B = family.A_at(t), torch.exp(-t * decay_A), torch.exp(-t * decay_B)
+        before, before_ = h, h_
+        x, x_ = A * h, A * h_
+        z = step.respond(apply(step.BD.mT, apply(step.P, x)))
+        z_ = step.respond(apply(step.BD.mT, apply(step.P, x_)) + pull)
+        u, u_ = -unit * z, -unit * z_
+        h, h_ = x + apply(B, fade_B * u), x_ + apply(B, fade_B * u_)
+        lam, lam_ = apply(step.P, h), apply(step.P, h_)
+        reach, reach_ = fade_B * apply(B.mT, lam), fade_B * apply(B.mT, lam_)  # B_t' λ and B_t' λ~
+
+        through_A = fade_A * (lam * before_ + lam_ * before)
+        grad.a.add_(through_A)
+        through_decay = -t * a * through_A
+        grad.decay_A.add_(through_decay.sum(-1, keepdim=True) if decay_A.shape[-1] == 1 else through_decay)
+        grad.B.add_(_outer(lam, fade_B * u_) + _outer(lam_, fade_B * u))
+        grad.decay_B.sub_(t * (reach * u_ + reach_ * u))
+        if t == 1:
+            grad.h0.copy_(A * lam_)
+            reach_, pull = reach_ + g, torch.zeros_like(pull)
+        grad.r_inv.sub_(reach * reach_)
+        if t == horizon:
+            grad.Qf.copy_(symmetrise(_outer(h, h_)))
+        else:
+            scale, Q = torch.exp(-t * decay_Q), family.Q_at(t)
+            grad.Q.add_(symmetrise(_outer(scale * h, scale * h_)))
+            grad.decay_Q.sub_(t * (h * apply(Q, h_) + h_ * apply(Q, h)))
+    return grad
+
+
+def stretch_length(horizon: int) -> int:
+    """Steps between check-points: √T, rounded up."""
+    return math.isqrt(max(horizon - 1, 0)) + 1
+
+
+def _in_forward_order(family: Family, horizon: int, kept: list[Tensor]) -> Iterator[tuple[int, Step]]:
+    """Steps 1..T, recomputed from the check-points a stretch at a time."""
+    stretch, kept = stretch_length(horizon), list(kept)
+    for first in range(1, horizon + 1, stretch):
+        last = min(first + stretch - 1, horizon)
+        steps, P = [], kept.pop()
+        for t in range(last, first - 1, -1):
+            steps.append(factorise(family, P, t))
+            if t > first:
+                P = step_back(family, steps[-1], t)
+        for t in range(first, last + 1):
+            yield t, steps.pop()
+
+
+def _outer(x: Tensor, y: Tensor) -> Tensor:
+    return x.unsqueeze(-1) * y.unsqueeze(-2)

@@ -1,0 +1,91 @@
+"""The door to the general solvers."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from . import checks, kkt, riccati, symplectic
+from .adjoint import solve_implicitly
+from .arithmetic import full_precision
+from .problem import LQR, Solution
+
+METHODS = {"riccati": riccati, "symplectic": symplectic, "kkt": kkt}
+
+
+def solve(problem: LQR, method: str = "riccati", *, implicit: bool | None = None, check: bool = True) -> Solution:
+    """The optimal actions, states, co-states and cost of `problem`, differentiable with respect to all its fields.
+
+    Args:
+        problem: one LQR or a batch. Half precision is solved in float32 and returned in half precision.
+        method: "riccati" (dynamic programming; the default), "kkt" (block LU of the optimality conditions) or
+            "symplectic" (the paper's; needs invertible A and loses digits over long horizons).
+        implicit: how gradients are found. True: by one more solve with the factors of the first, which is faster and
+            holds no graph. False: by autograd through the recursion, which can be differentiated again. None takes
+            False for "riccati" and True for the others.
+        check: whether to check values before and after, at the price of a host synchronisation on a GPU.
+
+    Raises:
+        ValueError: for an invalid problem or an unknown method, and for a problem without a finite optimum.
+
+    Warns:
+        RuntimeWarning: if the symplectic method has lost half of its digits or more.
+
+    Example:
+        >>> import torch
+        >>> from ttcnet.lqr import LQR, solve
+        >>> one = torch.ones(3, 1, 1, dtype=torch.float64)
+        >>> solution = solve(LQR(A=one, B=one, Q=one, R=one, h0=torch.ones(1, dtype=torch.float64)))
+        >>> solution.u.squeeze(-1)
+        tensor([-0.6154, -0.2308, -0.0769], dtype=torch.float64)
+    """
+    if not isinstance(problem, LQR):
+        remedy = "Build one with LQR(...), or with family.unroll(horizon)."
+        checks.fail("problem", "must be an LQR", type(problem).__name__, remedy, TypeError)
+    if method not in METHODS:
+        checks.fail("method", f"must be one of {', '.join(METHODS)}", repr(method), "See help(ttcnet.lqr.solve).")
+    if check:
+        problem.check()
+    dense = problem.dense()
+    with full_precision(dense.h0.device):
+        A, B, Q, R, h0, r = dense.A, dense.B, dense.Q, dense.R, dense.h0, dense.r
+        if dense.horizon == 0:
+            u, h = B.sum(-2), h0.unsqueeze(-2)
+            costate = torch.zeros_like(h)
+        elif method != "riccati" if implicit is None else implicit:
+            u, h, costate = solve_implicitly(METHODS[method], A, B, Q, R, h0, r)
+        else:
+            u, h, costate = METHODS[method].substitute(METHODS[method].factorise(A, B, Q, R), h0, r)
+        cost = dense.objective(u, h)
+    solution = Solution(u, h, costate, cost)
+    if check:
+        _check_solution(dense, solution, method)
+    return Solution(*(x.to(problem.h0.dtype) for x in (u, h, costate, cost)))
+
+
+def _check_solution(problem: LQR, solution: Solution, method: str) -> None:
+    """Raise if the solution is not finite, saying why; warn if the symplectic method has lost its digits."""
+    bad = ~solution.u.isfinite().all(-1).all(-1)
+    if bad.any():
+        _explain_failure(problem, bad, method)
+    if method == "symplectic":
+        residual = float(solution.residual(problem).detach().max()) if bad.numel() else 0.0
+        if residual > torch.finfo(solution.u.dtype).eps ** 0.5:
+            message = f"the symplectic iteration has lost digits: it meets the optimality conditions to {residual:.1e}"
+            warnings.warn(f'{message} only. Use method="riccati" or "kkt".', RuntimeWarning, stacklevel=3)
+
+
+def _explain_failure(problem: LQR, bad: torch.Tensor, method: str) -> None:
+    index = tuple(bad.nonzero()[0].tolist()) if bad.ndim else ()
+    which = f"problem {index} of the batch" if index else "the problem"
+    if method == "symplectic" and (torch.linalg.det(problem.A) == 0).any():
+        remedy = 'The symplectic method divides by A: use method="riccati" or "kkt".'
+        checks.fail("A", 'must be invertible at every step for method="symplectic"', f"a singular A in {which}", remedy)
+    if method == "symplectic":
+        remedy = 'The symplectic iteration broke down: use method="riccati" or "kkt".'
+    elif torch.linalg.eigvalsh(problem.Q)[..., 0].lt(0).any():
+        remedy = "Q has a negative eigenvalue, so there may be no minimum: build Q as C @ C.mT."
+    else:
+        remedy = "The numbers outgrew the dtype: use float64, a shorter horizon, or a smaller A."
+    checks.fail("solution", "must be finite", f"NaN or infinity in {which}", remedy)

@@ -31,4 +31,4 @@ def mpc_pytorch(family: ModulatedLQR, horizon: int) -> Tensor:
         detach_unconverged=False, backprop=True, max_linesearch_iter=1, u_init=A.new_zeros(T + 1, count, m),
     )  # fmt: skip
     _, u, _ = solver(h0, mpc.QuadCost(C, A.new_zeros(T + 1, count, n + m)), mpc.LinDx(F))
-    return u[0].reshape(family.r_inv.shape)  # type: ignore[no-any-return]
+    return u[0].reshape(family.r_inv.shape)

@@ -1,10 +1,10 @@
 """Parameter regimes to test and measure the planner in.
 
-    fresh     as a newly initialised layer has them: small B and Q, so that plans hardly act
-    trained   of order one, as after training: the cost matters and the loop is strongly closed
-    slow      like trained, with decays near zero, so that the whole horizon counts
-    constant  like trained, with no decay at all: the problem is the same at every step
-    singular  like constant, with zeros on the diagonal of A
+fresh     as a newly initialised layer has them: small B and Q, so that plans hardly act
+trained   of order one, as after training: the cost matters and the loop is strongly closed
+slow      like trained, with decays near zero, so that the whole horizon counts
+constant  like trained, with no decay at all: the problem is the same at every step
+singular  like constant, with zeros on the diagonal of A
 """
 
 from __future__ import annotations

@@ -6,7 +6,17 @@ from ttcnet.lqr import LQR
 
 
 def random_problem(
-    batch, T, n, m, diagonal_A=False, diagonal_R=False, affine=False, *, seed=0, dtype=torch.float64, requires_grad=False
+    batch,
+    T,
+    n,
+    m,
+    diagonal_A=False,
+    diagonal_R=False,
+    affine=False,
+    *,
+    seed=0,
+    dtype=torch.float64,
+    requires_grad=False,
 ):
     """A well-posed LQR with moderately unstable dynamics."""
     generator = torch.Generator().manual_seed(seed)

@@ -115,9 +115,8 @@ def test_long_constant_problems_reach_the_algebraic_riccati_equation(method):
 @pytest.mark.filterwarnings("default")
 def test_against_mpc_pytorch():
     """A batch with gradients, against mpc.pytorch (Amos et al. 2018)."""
-    from benchmarks.peers import mpc_pytorch
-
     from benchmarks.errors import cast, differentiate, relative_errors, weights
+    from benchmarks.peers import mpc_pytorch
 
     family = cast(draw("trained", tokens=2, heads=3, n=5, m=3), torch.float64)
     g = weights(family)

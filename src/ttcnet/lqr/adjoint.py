@@ -1,8 +1,8 @@
 """Gradients as a second solve (the paper's theorem on differentiating TTC), for every method.
 
 The optimality conditions are M x = b with M symmetric. For a loss on u, h and λ, the adjoint variables solve M x~ = -g
-with the loss's gradients g on the right: a linear-quadratic problem with the same matrices, and h~_0 = dλ_0, linear
-costs r = du and q = dh, and an offset c = dλ in the dynamics. Products of x and x~ are then the gradients of all inputs:
+with the loss's gradients g on the right: a linear-quadratic problem with the same matrices, h~_0 = dλ_0, linear costs
+r = du and q = dh, and an offset c = dλ in the dynamics. Products of x and x~ are then the gradients of all inputs:
 
     dA_t = λ_t h~_{t-1}' + λ~_t h_{t-1}'      dQ_t = sym(h~_t h_t')      dr_t = u~_t
     dB_t = λ_t u~_t' + λ~_t u_t'              dR_t = sym(u~_t u_t')      dh_0 = λ~_0

@@ -42,3 +42,18 @@ def per_step(value: Tensor | None, count: int, otherwise: Tensor) -> Sequence[Te
     """(..., count, k) as `count` vectors, or `otherwise` at every step. One unbind, because under autograd slicing in
     a loop makes the backward pass quadratic in the horizon."""
     return (otherwise,) * count if value is None else value.unbind(-2)
+
+
+def fade(rate: Tensor, t: int | Tensor) -> Tensor:
+    """exp(-t rate), the modulation of a matrix at step t.
+
+    After the first step, values whose products are too small for normal numbers are taken as zero: they would make
+    processors crawl. They weigh less than 2e-9 of the first step's, whatever the rate (exp(-t rate) is at most the
+    square root of itself times exp(-rate)).
+    """
+    value = torch.exp(-t * rate)
+    smallest = 16 * torch.finfo(value.dtype).tiny ** 0.5
+    later = t > 1
+    if isinstance(later, bool):
+        return torch.where(value < smallest, 0, value) if later else value
+    return torch.where(later & (value < smallest), 0, value)

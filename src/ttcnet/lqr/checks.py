@@ -103,5 +103,7 @@ def positive_definite(name: str, value: Tensor, diagonal: bool) -> None:
         bad, what = smallest <= 0, "smallest eigenvalue"
         worst = f"{smallest[bad][0].item():.6g}" if bad.any() else ""
     if bad.any():
-        remedy = "Every action needs a positive cost: add a multiple of the identity, or build it as C @ C.mT + eps * I."
+        remedy = (
+            "Every action needs a positive cost: add a multiple of the identity, or build it as C @ C.mT + eps * I."
+        )
         fail(name, "must be positive definite at every step", f"{what} {worst} at index {_where(bad)}", remedy)

@@ -39,7 +39,8 @@ def plan(family: ModulatedLQR, horizon: int, backend: str = "auto", *, check: bo
         >>> from ttcnet.lqr import ModulatedLQR, plan
         >>> one, eye = torch.ones(1, 1, 2), torch.eye(2).expand(1, 1, 2, 2)
         >>> family = ModulatedLQR(
-        ...     a=0 * one, B=eye[0], Q=eye[0], Qf=eye, r_inv=one, decay_A=0 * one, decay_B=0 * one, decay_Q=0 * one, h0=one
+        ...     a=0 * one, B=eye[0], Q=eye[0], Qf=eye, r_inv=one, h0=one,
+        ...     decay_A=0 * one, decay_B=0 * one, decay_Q=0 * one,
         ... )
         >>> plan(family, horizon=3)
         tensor([[[-0.6154, -0.6154]]])
@@ -55,8 +56,8 @@ def plan(family: ModulatedLQR, horizon: int, backend: str = "auto", *, check: bo
     if steps == 0:
         return torch.zeros_like(family.r_inv)
     u = run(family, steps)
-    if checked and not u.isfinite().all():
-        _explain(u, backend)
+    if checked and not u.detach().isfinite().all():
+        _explain_failure(u.detach(), backend)
     return u
 
 
@@ -102,11 +103,11 @@ class _Plan(torch.autograd.Function):
         with full_precision(family.a.device):
             ready = recursion.prepare(family, dtype)
             grad = recursion.backward(ready, ctx.horizon, kept, grads[0].to(dtype))
-        # B and Q may be shared by the heads of a token
-        return None, *(g.sum_to_size(x.shape if x.ndim == g.ndim else (len(x), 1, *x.shape[1:])).reshape(x.shape).to(x.dtype) for g, x in zip(grad, tensors, strict=True))
+        # what the heads of a token share gets the sum of their gradients
+        return None, *((g if g.ndim == x.ndim else g.sum(1)).to(x.dtype) for g, x in zip(grad, tensors, strict=True))
 
 
-def _explain(u: Tensor, backend: str) -> None:
+def _explain_failure(u: Tensor, backend: str) -> None:
     index = tuple((~u.isfinite().all(-1)).nonzero()[0].tolist())
     if backend == "symplectic":
         remedy = 'The symplectic iteration broke down: use backend="reference".'

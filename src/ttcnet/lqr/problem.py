@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from . import checks
-from .arithmetic import apply, symmetrise, working_dtype
+from .arithmetic import apply, fade, symmetrise, working_dtype
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,15 +56,13 @@ class LQR:
             rule = f"must have shape (..., T, n, m) with the {lead} leading dimensions of h0"
             checks.fail("B", rule, tuple(self.B.shape), "Add leading dimensions of 1; they broadcast.")
         T, n, m = self.B.shape[lead:]
-        for name, value, forms in (
-            ("h0", self.h0, {"n": (n,)}),
-            ("A", self.A, {"T, n, n": (T, n, n), "T, n": (T, n)}),
-            ("Q", self.Q, {"T, n, n": (T, n, n)}),
-            ("R", self.R, {"T, m, m": (T, m, m), "T, m": (T, m)}),
-            ("r", self.r, {"T, m": (T, m)}),
-        ):
-            if value is not None and tuple(value.shape[lead:]) not in forms.values():
-                accepted = " or ".join(f"(..., {symbols}) = (..., {sizes})" for symbols, sizes in _tails(forms))
+        sizes = {"T": T, "n": n, "m": m}
+        for name, *forms in (("h0", "n"), ("A", "Tnn", "Tn"), ("Q", "Tnn"), ("R", "Tmm", "Tm"), ("r", "Tm")):
+            value = given.get(name)
+            if value is not None and list(value.shape[lead:]) not in [[sizes[s] for s in form] for form in forms]:
+                accepted = " or ".join(
+                    f"(..., {', '.join(form)}) = (..., {', '.join(str(sizes[s]) for s in form)})" for form in forms
+                )
                 rule = f"must have shape {accepted} with {lead} leading dimensions, as B and h0 say"
                 checks.fail(name, rule, tuple(value.shape), "Reshape it, or expand it along the horizon.")
         try:
@@ -91,6 +89,7 @@ class LQR:
         given = (self.A, self.B, self.Q, self.R, self.h0, self.r)
         return torch.broadcast_shapes(*(value.shape[:lead] for value in given if value is not None))
 
+    @torch.no_grad()
     def check(self) -> None:
         """Raise a ValueError unless all values are finite, Q is symmetric and R positive definite."""
         for field in fields(self):
@@ -109,14 +108,13 @@ class LQR:
         lead, vector = self.h0.ndim - 1, self.h0.ndim + 1
         A = torch.diag_embed(self.A) if self.A.ndim == vector else self.A
         R = torch.diag_embed(self.R) if self.R.ndim == vector else self.R
-        ready = dict(A=A, B=self.B, Q=symmetrise(self.Q), R=symmetrise(R), h0=self.h0, r=self.r)
         dtype = working_dtype(self.h0.dtype)
-        return LQR(
-            **{
-                name: None if value is None else value.to(dtype).expand(*self.batch_shape, *value.shape[lead:])
-                for name, value in ready.items()
-            }
-        )
+
+        def ready(value: Tensor) -> Tensor:
+            return value.to(dtype).expand(*self.batch_shape, *value.shape[lead:])
+
+        r = None if self.r is None else ready(self.r)
+        return LQR(ready(A), ready(self.B), symmetrise(ready(self.Q)), symmetrise(ready(R)), ready(self.h0), r)
 
     def rollout(self, u: Tensor) -> Tensor:
         """States h_0..h_T, (..., T+1, n), under the actions u, (..., T, m)."""
@@ -236,6 +234,7 @@ class ModulatedLQR:
     def action_size(self) -> int:
         return self.r_inv.shape[-1]
 
+    @torch.no_grad()
     def check(self) -> None:
         """Raise a ValueError unless all values are finite, decays and r_inv 0 or more, Q and Qf symmetric."""
         for field in fields(self):
@@ -255,12 +254,12 @@ class ModulatedLQR:
         T = checks.horizon(horizon)
         dtype = working_dtype(self.a.dtype)
         a, B, Q, Qf, r_inv, decay_A, decay_B, decay_Q, h0 = (getattr(self, f.name).to(dtype) for f in fields(self))
-        N, H, n = a.shape
+        N, H = a.shape[:2]
         B, Q = (x if x.ndim == 4 else x.unsqueeze(1) for x in (B, Q))
         t = torch.arange(1, T + 1, dtype=dtype, device=a.device).unsqueeze(-1)
 
         def decayed(rate: Tensor) -> Tensor:
-            return torch.exp(-t * rate.unsqueeze(-2))
+            return fade(rate.unsqueeze(-2), t)
 
         taken = r_inv > 0
         cost = torch.where(taken, r_inv, 1).reciprocal()
@@ -273,7 +272,3 @@ class ModulatedLQR:
             R=cost.unsqueeze(-2).expand(N, H, T, -1),
             h0=h0,
         )
-
-
-def _tails(forms: dict[str, tuple[int, ...]]) -> list[tuple[str, str]]:
-    return [(symbols, ", ".join(map(str, sizes))) for symbols, sizes in forms.items()]

@@ -11,8 +11,8 @@ Forward in time, the loop is closed with the gain itself: with x = A_t h_{t-1},
 
 λ_t = P° x is the same vector, but P° is a difference: where actions are cheap, its digits cancel, and the gradients
 lose two to three more of them than these do. The adjoint problem of the backward pass is the same closed loop from
-h~_0 = 0, with the incoming gradient g added once: at t = 1, z~ = S^-1 R^-1/2 g. Nothing is inverted but S, and P is kept
-symmetric to the bit (an antisymmetric part would grow).
+h~_0 = 0, with the incoming gradient g added once: at t = 1, z~ = S^-1 R^-1/2 g. Nothing is inverted but S, and P is
+kept symmetric to the bit (an antisymmetric part would grow).
 
 The backward pass needs P_t in forward order. The forward pass keeps one P in every √T; the backward pass recomputes
 the others, one stretch of √T steps at a time, so that memory grows with √T.
@@ -27,7 +27,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .arithmetic import apply, symmetrise
+from .arithmetic import apply, fade, symmetrise
 from .problem import ModulatedLQR
 
 
@@ -45,10 +45,10 @@ class Family(NamedTuple):
     h0: Tensor
 
     def A_at(self, t: int) -> Tensor:
-        return 1 + torch.exp(-t * self.decay_A) * self.a
+        return 1 + fade(self.decay_A, t) * self.a
 
     def Q_at(self, t: int) -> Tensor:
-        scale = torch.exp(-t * self.decay_Q)
+        scale = fade(self.decay_Q, t)
         return (scale.unsqueeze(-1) * scale.unsqueeze(-2)) * self.Q
 
 
@@ -75,7 +75,7 @@ def prepare(family: ModulatedLQR, dtype: torch.dtype) -> Family:
 
 def factorise(family: Family, P: Tensor, t: int) -> Step:
     """Step t, given its value matrix P."""
-    D = family.r_inv.sqrt() * torch.exp(-t * family.decay_B)
+    D = family.r_inv.sqrt() * fade(family.decay_B, t)
     BD = family.B * D.unsqueeze(-2)
     one = torch.eye(D.shape[-1], dtype=D.dtype, device=D.device)
     L, failed = torch.linalg.cholesky_ex(one + symmetrise(BD.mT @ P @ BD))
@@ -112,7 +112,7 @@ def backward(family: Family, horizon: int, kept: list[Tensor], g: Tensor) -> Fam
     grad = Family(*(torch.zeros(h0.shape[:2] + x.shape[2:], dtype=x.dtype, device=x.device) for x in family))
 
     for t, step in _in_forward_order(family, horizon, kept):
-        A, fade_A, fade_B = family.A_at(t), torch.exp(-t * decay_A), torch.exp(-t * decay_B)
+        A, fade_A, fade_B = family.A_at(t), fade(decay_A, t), fade(decay_B, t)
         before, before_ = h, h_
         x, x_ = A * h, A * h_
         z = step.respond(apply(step.BD.mT, apply(step.P, x)))
@@ -135,7 +135,7 @@ def backward(family: Family, horizon: int, kept: list[Tensor], g: Tensor) -> Fam
         if t == horizon:
             grad.Qf.copy_(symmetrise(_outer(h, h_)))
         else:
-            scale, Q = torch.exp(-t * decay_Q), family.Q_at(t)
+            scale, Q = fade(decay_Q, t), family.Q_at(t)
             grad.Q.add_(symmetrise(_outer(scale * h, scale * h_)))
             grad.decay_Q.sub_(t * (h * apply(Q, h_) + h_ * apply(Q, h)))
     return grad

@@ -64,13 +64,14 @@ def solve(problem: LQR, method: str = "riccati", *, implicit: bool | None = None
     return Solution(*(x.to(problem.h0.dtype) for x in (u, h, costate, cost)))
 
 
+@torch.no_grad()
 def _check_solution(problem: LQR, solution: Solution, method: str) -> None:
     """Raise if the solution is not finite, saying why; warn if the symplectic method has lost its digits."""
     bad = ~solution.u.isfinite().all(-1).all(-1)
     if bad.any():
         _explain_failure(problem, bad, method)
     if method == "symplectic":
-        residual = float(solution.residual(problem).detach().max()) if bad.numel() else 0.0
+        residual = float(solution.residual(problem).max()) if bad.numel() else 0.0
         if residual > torch.finfo(solution.u.dtype).eps ** 0.5:
             message = f"the symplectic iteration has lost digits: it meets the optimality conditions to {residual:.1e}"
             warnings.warn(f'{message} only. Use method="riccati" or "kkt".', RuntimeWarning, stacklevel=3)

@@ -1,8 +1,8 @@
 """The paper's symplectic iteration (Algorithm 3): one product of 2n x 2n matrices instead of a solve per step.
 
 State and co-state obey [h_t; λ_t] = S_t [h_{t-1}; λ_{t-1}] + b_t with S_t symplectic. The reverse iteration multiplies
-[Y1 Y2] = [I Q_T] Σ_T ... Σ_1, Σ_t = S_t^-T, with rows kept at unit size, and finds λ_0 = Y1^-1 (Y2 h_0 + y3); the forward
-iteration then rolls h and λ out of h_0 and λ_0.
+[Y1 Y2] = [I Q_T] Σ_T ... Σ_1, where Σ_t = S_t^-T, with rows kept at unit size, and finds λ_0 = Y1^-1 (Y2 h_0 + y3); the
+forward iteration then rolls h and λ out of h_0 and λ_0.
 
 It needs A_t invertible, and it loses digits by nature: S_t has eigenvalues in reciprocal pairs, so over a long or
 strongly controlled horizon the rows of [Y1 Y2] turn towards one another and the roll-out amplifies what is lost. It is

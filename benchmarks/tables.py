@@ -1,0 +1,70 @@
+"""Tables for people, generated from the CSV files that the benchmarks wrote.
+
+A table stands in a Markdown file between `<!-- table: NAME -->` and `<!-- end -->`, and comes from results/NAME.csv.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from pathlib import Path
+
+BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
+Row = dict[str, str]
+
+
+def update(document: Path, results: Path, write: bool) -> list[str]:
+    """Names of the tables that differ from their results; they are rewritten if `write`."""
+    text, stale = document.read_text(), []
+
+    def fresh(block: re.Match[str]) -> str:
+        body = planning(read(results / f"{block['name']}.csv"))
+        if body != block["body"]:
+            stale.append(block["name"])
+        return block[1] + body + block[4]
+
+    new = BLOCK.sub(fresh, text)
+    if write and stale:
+        unfinished = document.with_suffix(".tmp")
+        unfinished.write_text(new)
+        os.replace(unfinished, document)
+    return stale
+
+
+def read(path: Path) -> list[Row]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def planning(rows: list[Row]) -> str:
+    """One line a shape; a cell a provider: time, and the worst error of u and of the gradients."""
+    providers = list(dict.fromkeys(row["provider"] for row in rows))
+    shapes = list(dict.fromkeys((row["problems"], row["horizon"]) for row in rows))
+    cells = {(row["problems"], row["horizon"], row["provider"]): _cell(row) for row in rows}
+    head = "| problems | T | " + " | ".join(f"`{provider}`" for provider in providers) + " |"
+    lines = [head, "|--:|--:|" + "--:|" * len(providers)]
+    for problems, horizon in shapes:
+        line = " | ".join(cells.get((problems, horizon, provider), "") for provider in providers)
+        lines.append(f"| {problems} | {horizon} | {line} |")
+    return "\n".join(lines) + "\n\n" + _caption(rows[0]) + "\n"
+
+
+def _cell(row: Row) -> str:
+    if row["status"] != "ok":
+        return row["status"]
+    errors = f"{float(row['error_u']):.0e} / {float(row['error_worst_gradient']):.0e}"
+    return f"{_time(float(row['median_ms']))} <br> {float(row['peak_mb']):.0f} MB <br> {errors}"
+
+
+def _time(ms: float) -> str:
+    return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
+
+
+def _caption(row: Row) -> str:
+    device = row["cpu"] if row["gpu"].startswith("none") else row["gpu"]
+    return (
+        f"Forward and backward, float32, n = m = {row['n']}, {row['regime']} regime: median time, peak memory, worst "
+        f"relative error of u / of any gradient against float64. {device}; torch {row['version_torch']}, commit "
+        f"{row['commit']}, {row['date']}. Command: `python -m benchmarks lqr`."
+    )

@@ -1,0 +1,95 @@
+"""The package as a whole: light to import, imports pointing one way, a command line that answers."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import ttcnet
+from ttcnet.cli import app
+from ttcnet.extras import require
+
+SOURCE = Path(ttcnet.__file__).parent
+# imports may point to the same row or to an earlier one
+ROWS = [{"extras"}, {"lqr"}, {"nn"}, {"models", "adapter"}, {"train", "evaluate", "tasks"}, {"environment"}, {"cli"}]
+RANK = {part: rank for rank, row in enumerate(ROWS) for part in row}
+LQR_MAY_IMPORT = {"torch"}
+
+
+def modules():
+    return sorted(
+        path
+        for path in SOURCE.rglob("*.py")
+        if path.name not in ("__init__.py", "__main__.py") or path.parent != SOURCE
+    )
+
+
+def imported(path: Path) -> list[str]:
+    """Absolute names of all that a file imports, inside functions too."""
+    package = ("ttcnet", *path.relative_to(SOURCE).parent.parts)
+    names = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) + "." if node.level else ""
+            stem = base + (node.module or "")
+            names += (
+                [stem] if node.module and stem != "ttcnet" else [f"{stem.rstrip('.')}.{a.name}" for a in node.names]
+            )
+    return names
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_one_way(path):
+    own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    assert own in RANK, f"{own} has no place in the order of imports; add it to ROWS"
+    for name in imported(path):
+        parts = name.split(".")
+        if parts[0] == "ttcnet" and len(parts) > 1 and parts[1] in RANK:
+            assert RANK[parts[1]] <= RANK[own], f"{path.relative_to(SOURCE)} must not import {name}"
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "lqr").glob("*.py")), ids=lambda path: path.name)
+def test_the_mathematics_needs_torch_alone(path):
+    others = {name.split(".")[0] for name in imported(path)} - set(sys.stdlib_module_names) - {"ttcnet"}
+    assert others <= LQR_MAY_IMPORT
+
+
+@pytest.mark.parametrize("module", ["ttcnet", "ttcnet.lqr", "ttcnet.cli"])
+def test_importing_is_light(module):
+    code = f"import sys, {module}; print(sorted({{'triton', 'transformers', 'torch'}} & set(sys.modules)))"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+    assert loaded == ("['torch']" if module == "ttcnet.lqr" else "[]")
+
+
+def test_files_are_short():
+    """A file tells one story."""
+    for path in modules():
+        assert len(path.read_text().splitlines()) <= 500, path
+
+
+def test_help_and_version():
+    runner = CliRunner()
+    assert "env" in runner.invoke(app, ["--help"]).output
+    assert runner.invoke(app, ["--version"]).output == f"ttcnet {ttcnet.__version__}\n"
+
+
+def test_env_tells_versions_machine_and_backends():
+    result = CliRunner().invoke(app, ["env"])
+    assert result.exit_code == 0
+    for word in ("torch", "python", "cpu", "gpu", "reference", "can run"):
+        assert word in result.output
+    report = json.loads(CliRunner().invoke(app, ["env", "--json"]).output)
+    assert report["versions"]["ttcnet"] == ttcnet.__version__
+    assert report["plan backends"]["reference"] == "can run"
+
+
+def test_a_missing_package_is_answered_with_its_extra():
+    with pytest.raises(ImportError, match=r"Drawing needs the package nosuchthing.*pip install 'ttcnet\[plot\]'"):
+        require("nosuchthing.sub", "plot", "Drawing")
+    assert require("json", "plot", "Drawing") is json

@@ -8,6 +8,11 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+# Where torch calls MKL for vector mathematics, the first float32 exp of a process may run on several threads before MKL
+# is ready, and all but one then answer with four digits instead of seven (seen with torch 2.13 in one process of five).
+# One exp on one thread first prevents it.
+torch.exp(torch.zeros(1))
+
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
     """float64 for float64, float32 for everything below."""

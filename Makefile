@@ -26,10 +26,11 @@ format: $(VENV)/test.installed
 	$(BIN)/ruff format .
 
 bench: $(VENV)/test.installed
-	$(BIN)/python -m benchmarks lqr
+	$(BIN)/python -m benchmarks lqr --out benchmarks/results/lqr-cpu.csv
+	$(BIN)/python -m benchmarks tables
 
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo bench
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -1,6 +1,7 @@
 """Measure providers on the same inputs, in one run, into one CSV file.
 
-python -m benchmarks lqr                         # the standard table
+python -m benchmarks lqr                         # the standard table, into bench/lqr.csv
+make bench                                       # the same, published in benchmarks/results and README.md
 python -m benchmarks lqr --horizon 8 --problems 64 --provider plan --provider mpc.pytorch
 """
 
@@ -41,10 +42,10 @@ def lqr(
     problems: Annotated[list[int] | None, typer.Option(help="Problems at once; 64 and 1024 if not given.")] = None,
     regime: Annotated[str, typer.Option(help=f"Parameters: {', '.join(REGIMES)}.")] = "trained",
     seconds: Annotated[float, typer.Option(help="Time to repeat each measurement for.")] = 2.0,
-    out: Annotated[Path, typer.Option(help="CSV file to write.")] = Path("benchmarks/results/lqr-cpu.csv"),
+    out: Annotated[Path, typer.Option(help="CSV file to write.")] = Path("bench/lqr.csv"),
 ) -> None:
     """Planning, forward and backward, float32, n = m = 16: time, peak memory and error against float64."""
-    console = Console()
+    console = Console(width=max(Console().width, 110))
     chosen = list(provider or [name for name in STANDARD if name in installed()])
     for name in chosen:
         if name not in PROVIDERS:

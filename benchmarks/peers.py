@@ -18,7 +18,7 @@ def mpc_pytorch(family: ModulatedLQR, horizon: int) -> Tensor:
     """
     from mpc import mpc
 
-    p = family.unroll(horizon).dense()
+    p = family.unroll(horizon).standard_form()
     A, B, Q, R, h0 = (x.flatten(0, 1) for x in (p.A, p.B, p.Q, p.R, p.h0))
     count, T, n, m = *A.shape[:2], p.state_size, p.action_size
     C = A.new_zeros(T + 1, count, n + m, n + m)

@@ -66,5 +66,5 @@ def _caption(row: Row) -> str:
     return (
         f"Forward and backward, float32, n = m = {row['n']}, {row['regime']} regime: median time, peak memory, worst "
         f"relative error of u / of any gradient against float64. {device}; torch {row['version_torch']}, commit "
-        f"{row['commit']}, {row['date']}. Command: `python -m benchmarks lqr`."
+        f"{row['commit']}, {row['date']}. Command: `make bench`."
     )

@@ -97,7 +97,7 @@ def test_a_problem_without_a_minimum():
 def test_a_problem_that_overflows():
     problem = LQR(**{name: x.float() for name, x in GOOD.items()})
     problem = replace(problem, A=problem.A * 1e15)
-    with pytest.raises(ValueError, match=r"solution must be finite; got .*use float64, a shorter horizon"):
+    with pytest.raises(ValueError, match=r"solution must be finite; got .*use a wider one, a shorter horizon"):
         solve(problem)
 
 
@@ -168,6 +168,7 @@ def test_infinities_in_a_family():
         ("8", TypeError, r"horizon must be an integer; got '8'"),
         (True, TypeError, r"horizon must be an integer; got True"),
         (None, TypeError, r"horizon must be an integer; got None"),
+        (torch.tensor(4), TypeError, r"horizon must be an integer; got tensor\(4\)"),
     ],
 )
 def test_horizons(horizon, error, message):
@@ -182,6 +183,39 @@ def test_arguments_of_plan():
         plan(FAMILY, 4, backend="cuda")
     with pytest.raises(TypeError, match=r"family must be a ModulatedLQR; got LQR. .*solve\(\)"):
         plan(FAMILY.unroll(4), 4)
+
+
+def test_a_backend_that_cannot_run_says_why():
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    with pytest.raises(RuntimeError, match=r'backend="fused" cannot run here: torch .*CUDA.* Use backend="auto"'):
+        plan(FAMILY, 4, backend="fused")
+
+
+def test_sizes_of_nothing():
+    with pytest.raises(ValueError, match=r"B must have a state and an action; got \(2, 4, 3, 0\). Use n >= 1"):
+        LQR(**{**GOOD, "B": GOOD["B"][..., :0], "R": GOOD["R"][..., :0, :0], "r": None})
+    with pytest.raises(ValueError, match=r"a and r_inv must have a state and an action; got n = 3, m = 0"):
+        replace(FAMILY, r_inv=FAMILY.r_inv[..., :0], B=FAMILY.B[..., :0], decay_B=FAMILY.decay_B[..., :0])
+
+
+def test_actions_of_another_shape():
+    with pytest.raises(ValueError, match=r"u must have shape \(..., T, m\) = \(..., 4, 2\); got \(2, 3, 2\)"):
+        LQR(**GOOD).objective(torch.zeros(2, 3, 2))
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float16, 600.0), (torch.float32, 1e20)])
+def test_a_cost_that_outgrows_its_dtype(dtype, size):
+    one = torch.ones(3, 1, 1, dtype=dtype)
+    with pytest.raises(ValueError, match=r"solution must be finite.*The numbers outgrew the dtype"):
+        solve(LQR(A=one, B=one, Q=one, R=one, h0=torch.full((1,), size, dtype=dtype)))
+
+
+def test_good_matrices_are_not_blamed_for_an_overflow():
+    family = draw("constant", n=5, m=1)
+    family = ModulatedLQR(**{name: x.float() for name, x in vars(family).items()})
+    with pytest.raises(ValueError, match=r"plan must be finite; got NaN or infinity in problem .*use float64"):
+        plan(replace(family, a=10 * family.a.abs() + 10), 64)
 
 
 def test_problems_are_frozen():

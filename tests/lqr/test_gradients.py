@@ -98,6 +98,26 @@ def test_second_derivatives_that_do_not_exist_are_refused():
         torch.autograd.grad(solve(problem, "kkt").u.sum(), problem.A, create_graph=True)
 
 
+@pytest.mark.parametrize(("method", "implicit"), METHODS)
+def test_a_change_in_place_between_the_passes_is_noticed(method, implicit):
+    problem = random_problem((), 3, 3, 2, requires_grad=True)
+    u = solve(problem, method, implicit=implicit).u
+    with torch.no_grad():
+        problem.A.mul_(3)
+    with pytest.raises(RuntimeError, match="modified"):
+        u.sum().backward()
+
+
+def test_residual_and_objective_keep_their_precision_and_dtype():
+    problem = random_problem((), 4, 3, 2, dtype=torch.float32)
+    solution = solve(problem)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert solution.residual(problem) < 1e-6
+        torch.testing.assert_close(problem.objective(solution.u), solution.cost, rtol=1e-5, atol=1e-5)
+    half = random_problem((), 4, 3, 2, dtype=torch.bfloat16)
+    assert half.objective(solve(half).u).isfinite()
+
+
 @pytest.mark.parametrize("method", ["riccati", "kkt"])
 def test_float32_gradients_hold_with_unstable_dynamics(method):
     """Open-loop unstable A over 128 steps: recursions for the co-states lose everything here."""

@@ -59,7 +59,7 @@ def test_the_tail_of_a_plan_is_the_plan_of_the_tail(size, method):
 def test_one_step_in_closed_form(size, method):
     size["T"] = 1
     problem = random_problem((), **size)
-    p = problem.dense()
+    p = problem.standard_form()
     A, B, Q, R = (x[0] for x in (p.A, p.B, p.Q, p.R))
     linear = torch.zeros(size["m"], dtype=torch.float64) if p.r is None else p.r[0]
     u = -torch.linalg.solve(R + B.mT @ Q @ B, B.mT @ Q @ A @ p.h0 + linear)

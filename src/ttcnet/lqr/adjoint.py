@@ -10,17 +10,26 @@ r = du and q = dh, and an offset c = dλ in the dynamics. Products of x and x~ a
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from .arithmetic import full_precision, symmetrise
+from .arithmetic import full_precision, outer, symmetrise
+
+
+class Method(Protocol):
+    """What riccati.py, kkt.py and symplectic.py have in common: factorise once, substitute for any right-hand side."""
+
+    def factorise(self, A: Tensor, B: Tensor, Q: Tensor, R: Tensor) -> Any: ...
+
+    def substitute(
+        self, factors: Any, h0: Tensor, r: Tensor | None = None, q: Tensor | None = None, c: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
 def solve_implicitly(
-    method: ModuleType, A: Tensor, B: Tensor, Q: Tensor, R: Tensor, h0: Tensor, r: Tensor | None
+    method: Method, A: Tensor, B: Tensor, Q: Tensor, R: Tensor, h0: Tensor, r: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Actions, states and co-states by `method`, differentiated by a second solve with the factors of the first."""
     return _ImplicitSolve.apply(method, A, B, Q, R, h0, r)
@@ -38,29 +47,23 @@ def refuse_second_derivatives(what: str) -> None:
 
 class _ImplicitSolve(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, method: ModuleType, A: Tensor, B: Tensor, Q: Tensor, R: Tensor, h0: Tensor, r: Any) -> Any:
+    def forward(ctx: Any, method: Method, A: Tensor, B: Tensor, Q: Tensor, R: Tensor, h0: Tensor, r: Any) -> Any:
         ctx.method, ctx.factors = method, method.factorise(A, B, Q, R)
         solution = method.substitute(ctx.factors, h0, r)
-        ctx.save_for_backward(*solution)
+        ctx.save_for_backward(*solution, A, B, Q, R)  # the factors refer to these: a change in place must not go unseen
         return solution
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         refuse_second_derivatives("solve with implicit gradients")
         du, dh, dcostate = grads
-        u, h, costate = ctx.saved_tensors
+        u, h, costate, *_ = ctx.saved_tensors
         with full_precision(u.device):
             u_, h_, costate_ = ctx.method.substitute(
                 ctx.factors, h0=dcostate[..., 0, :], r=du, q=dh, c=dcostate[..., 1:, :]
             )
-        before, after = (x[..., :-1, :] for x in (h, h_)), (x[..., 1:, :] for x in (h, h_))
-        (h_before, h_before_), (h_after, h_after_) = before, after
         lam, lam_ = costate[..., 1:, :], costate_[..., 1:, :]
-        dA = _outer(lam, h_before_) + _outer(lam_, h_before)
-        dB = _outer(lam, u_) + _outer(lam_, u)
-        dQ, dR = symmetrise(_outer(h_after, h_after_)), symmetrise(_outer(u, u_))
+        dA = outer(lam, h_[..., :-1, :]) + outer(lam_, h[..., :-1, :])
+        dB = outer(lam, u_) + outer(lam_, u)
+        dQ, dR = symmetrise(outer(h[..., 1:, :], h_[..., 1:, :])), symmetrise(outer(u, u_))
         return None, dA, dB, dQ, dR, costate_[..., 0, :], u_ if ctx.needs_input_grad[6] else None
-
-
-def _outer(x: Tensor, y: Tensor) -> Tensor:
-    return x.unsqueeze(-1) * y.unsqueeze(-2)

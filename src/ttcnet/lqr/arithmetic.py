@@ -11,7 +11,7 @@ from torch import Tensor
 # Where torch calls MKL for vector mathematics, the first float32 exp of a process may run on several threads before MKL
 # is ready, and all but one then answer with four digits instead of seven (seen with torch 2.13 in one process of five).
 # One exp on one thread first prevents it.
-torch.exp(torch.zeros(1))
+torch.exp(torch.zeros(1, dtype=torch.float32, device="cpu"))
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -23,14 +23,18 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
 def full_precision(device: torch.device) -> Iterator[None]:
     """Neither autocast nor TF32: a solver that multiplies in bf16 or TF32 has no digits left after a few steps."""
     with torch.autocast(device.type, enabled=False):
-        if device.type != "cuda" or not torch.backends.cuda.matmul.allow_tf32:
+        if device.type != "cuda":
             yield
             return
-        torch.backends.cuda.matmul.allow_tf32 = False
+        matmul = torch.backends.cuda.matmul
+        # torch 2.9 renamed the switch, and reading the old name fails once somebody has set the new one
+        name, exact = ("fp32_precision", "ieee") if hasattr(matmul, "fp32_precision") else ("allow_tf32", False)
+        before = getattr(matmul, name)
+        setattr(matmul, name, exact)
         try:
             yield
         finally:
-            torch.backends.cuda.matmul.allow_tf32 = True
+            setattr(matmul, name, before)
 
 
 def symmetrise(matrix: Tensor) -> Tensor:
@@ -43,6 +47,16 @@ def apply(matrix: Tensor, vector: Tensor) -> Tensor:
     return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
 
 
+def outer(x: Tensor, y: Tensor) -> Tensor:
+    """Batched outer product, (..., i) and (..., j) to (..., i, j)."""
+    return x.unsqueeze(-1) * y.unsqueeze(-2)
+
+
+def with_heads(matrix: Tensor) -> Tensor:
+    """A matrix for every head, (N, H, i, j), from one that the heads of a token may share, (N, i, j)."""
+    return matrix if matrix.ndim == 4 else matrix.unsqueeze(1)
+
+
 def per_step(value: Tensor | None, count: int, otherwise: Tensor) -> Sequence[Tensor]:
     """(..., count, k) as `count` vectors, or `otherwise` at every step. One unbind, because under autograd slicing in
     a loop makes the backward pass quadratic in the horizon."""
@@ -53,8 +67,8 @@ def fade(rate: Tensor, t: int | Tensor) -> Tensor:
     """exp(-t rate), the modulation of a matrix at step t.
 
     After the first step, values whose products are too small for normal numbers are taken as zero: they would make
-    processors crawl. They weigh less than 2e-9 of the first step's, whatever the rate (exp(-t rate) is at most the
-    square root of itself times exp(-rate)).
+    processors crawl. Each is less than 2e-9 of its value at the first step, whatever the rate (exp(-t rate) is at most
+    the square root of itself times exp(-rate)).
     """
     value = torch.exp(-t * rate)
     smallest = 16 * torch.finfo(value.dtype).tiny ** 0.5

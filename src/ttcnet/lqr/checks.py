@@ -51,8 +51,8 @@ def shape(name: str, value: Tensor, *allowed: tuple[str, tuple[int, ...]]) -> No
 def horizon(value: object) -> int:
     """The horizon as a Python integer, 0 or more."""
     remedy = "Pass the number of steps to plan, such as horizon=8."
-    if isinstance(value, bool):
-        fail("horizon", "must be an integer", value, remedy, TypeError)
+    if isinstance(value, bool | Tensor):
+        fail("horizon", "must be an integer", repr(value), remedy, TypeError)
     try:
         steps = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -62,9 +62,15 @@ def horizon(value: object) -> int:
     return steps
 
 
-def _where(bad: Tensor) -> str:
-    """The first True in `bad`, as an index, for an error message."""
+def first(bad: Tensor) -> str:
+    """Where the first True in `bad` is, as an index, for an error message."""
     return str(tuple(bad.nonzero()[0].tolist())) if bad.ndim else "()"
+
+
+def has_negative_eigenvalue(matrix: Tensor) -> bool:
+    """Whether any symmetric matrix of the batch has one that rounding does not explain."""
+    values = torch.linalg.eigvalsh(matrix.double())
+    return bool((values[..., 0] < -1e-6 * values.abs().amax(-1)).any())
 
 
 def finite(name: str, value: Tensor) -> None:
@@ -73,7 +79,7 @@ def finite(name: str, value: Tensor) -> None:
         fail(
             name,
             "must be finite everywhere",
-            f"{value[bad][0].item()} at index {_where(bad)} ({int(bad.sum())} of {bad.numel()} entries)",
+            f"{value[bad][0].item()} at index {first(bad)} ({int(bad.sum())} of {bad.numel()} entries)",
             "Look for a division by zero or an overflow in what produced it.",
         )
 
@@ -81,7 +87,7 @@ def finite(name: str, value: Tensor) -> None:
 def non_negative(name: str, value: Tensor, remedy: str) -> None:
     bad = value < 0
     if bad.any():
-        fail(name, "must be 0 or more everywhere", f"{value[bad][0].item():.6g} at index {_where(bad)}", remedy)
+        fail(name, "must be 0 or more everywhere", f"{value[bad][0].item():.6g} at index {first(bad)}", remedy)
 
 
 def symmetric(name: str, value: Tensor) -> None:
@@ -90,20 +96,19 @@ def symmetric(name: str, value: Tensor) -> None:
     scale = value.abs().amax((-2, -1))
     bad = gap > torch.finfo(value.dtype).eps ** 0.5 * scale
     if bad.any():
-        worst = f"|M - M^T| up to {gap[bad][0].item():.3g} at index {_where(bad)}"
+        worst = f"|M - M^T| up to {gap[bad][0].item():.3g} at index {first(bad)}"
         fail(name, "must be symmetric", worst, f"Pass ({name} + {name}.mT) / 2 if that is what you mean.")
 
 
 def positive_definite(name: str, value: Tensor, diagonal: bool) -> None:
     if diagonal:
-        bad, what = value <= 0, "diagonal entry"
-        worst = f"{value[bad][0].item():.6g}" if bad.any() else ""
+        smallest, what = value, "diagonal entry"
     else:
-        smallest = torch.linalg.eigvalsh(value.double())[..., 0]
-        bad, what = smallest <= 0, "smallest eigenvalue"
-        worst = f"{smallest[bad][0].item():.6g}" if bad.any() else ""
+        smallest, what = torch.linalg.eigvalsh(value.double())[..., 0], "smallest eigenvalue"
+    bad = smallest <= 0
     if bad.any():
+        worst = f"{smallest[bad][0].item():.6g}"
         remedy = (
             "Every action needs a positive cost: add a multiple of the identity, or build it as C @ C.mT + eps * I."
         )
-        fail(name, "must be positive definite at every step", f"{what} {worst} at index {_where(bad)}", remedy)
+        fail(name, "must be positive definite at every step", f"{what} {worst} at index {first(bad)}", remedy)

@@ -22,7 +22,8 @@ from .arithmetic import apply, per_step, symmetrise
 
 
 class Factors(NamedTuple):
-    """Per step: A_t, the LU factors of the system above, and its response to -A_t h_{t-1} - c_t = -1."""
+    """Per step: A_t, the LU factors of the system above, and the matrix that turns A_t h_{t-1} + c_t into its part of
+    (u_t, λ_t, h_t)."""
 
     A: tuple[Tensor, ...]
     LU: list[tuple[Tensor, Tensor]]
@@ -60,8 +61,8 @@ def substitute(
     for t in reversed(range(T)):
         right = torch.cat([-rs[t], zero_state, -p], -1)
         own.append(torch.linalg.lu_solve(*factors.LU[t], right.unsqueeze(-1)).squeeze(-1))
-        costate = own[-1] + apply(factors.response[t], cs[t])
-        p = qs[t] + apply(factors.A[t].mT, costate[..., m : m + n])
+        at_rest = own[-1] + apply(factors.response[t], cs[t])  # (u_t, λ_t, h_t) if h_{t-1} = 0
+        p = qs[t] + apply(factors.A[t].mT, at_rest[..., m : m + n])
 
     steps, h = [], h0
     for t, forced in enumerate(reversed(own)):

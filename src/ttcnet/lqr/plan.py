@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields
-from typing import Any
+import warnings
 
 import torch
 from torch import Tensor
 
-from . import checks, recursion
-from .adjoint import refuse_second_derivatives
-from .arithmetic import full_precision, working_dtype
+from . import checks, ops
+from .kernels import cuda
 from .problem import ModulatedLQR
 from .solve import solve
+
+NAMES = ("auto", "reference", "fused", "symplectic")
 
 
 def plan(family: ModulatedLQR, horizon: int, backend: str = "auto", *, check: bool | None = None) -> Tensor:
@@ -24,10 +23,11 @@ def plan(family: ModulatedLQR, horizon: int, backend: str = "auto", *, check: bo
     Args:
         family: the problems. Half precision is planned in float32 and returned in half precision.
         horizon: the number of steps to look ahead, 0 or more.
-        backend: "reference" (the stable recursion in PyTorch, any device), "symplectic" (the paper's iteration; for
-            comparison), or "auto", the fastest that is exact here. `backends()` tells what can run on this machine.
+        backend: "fused" (the stable recursion in one kernel, on a CUDA device), "reference" (the same in PyTorch, any
+            device), "symplectic" (the paper's iteration; for comparison), or "auto", the fastest that is exact here.
+            `backends()` tells what can run on this machine.
         check: whether to check values (finite, signs, symmetry). None checks on the CPU and not on a GPU, where
-            reading values would make the host wait. Unchecked, a NaN or an indefinite cost stays in its own problem
+            reading values would make the host wait. Unchecked, a NaN or a problem without a minimum stays by itself
             and makes that problem's action NaN.
 
     Raises:
@@ -49,68 +49,62 @@ def plan(family: ModulatedLQR, horizon: int, backend: str = "auto", *, check: bo
         remedy = "Build one with ModulatedLQR(...); general problems go to solve()."
         checks.fail("family", "must be a ModulatedLQR", type(family).__name__, remedy, TypeError)
     steps = checks.horizon(horizon)
-    run = _choose(backend)
-    checked = family.a.device.type == "cpu" if check is None else check
+    if backend not in NAMES:
+        checks.fail("backend", f"must be one of {', '.join(NAMES)}", repr(backend), "See `ttcnet env`.")
+    chosen = _choose(family, backend)
+    checked = family.a.device.type == "cpu" and not torch.compiler.is_compiling() if check is None else check
     if checked:
         family.check()
     if steps == 0:
-        return torch.zeros_like(family.r_inv)
-    u = run(family, steps)
-    if checked and not u.detach().isfinite().all():
-        _explain_failure(u.detach(), backend)
+        return torch.where(torch.zeros_like(family.r_inv, dtype=torch.bool), family.r_inv, 0)
+    if chosen == "symplectic":
+        return _plan_symplectically(family, steps, checked)
+    u = ops.plan(family, steps, chosen)
+    if checked:
+        _check_actions(family, u.detach())
     return u
 
 
 def backends() -> dict[str, str | None]:
     """Every backend of `plan`, with the reason why it cannot run on this machine, or None if it can."""
-    return {"reference": None, "symplectic": None}
+    return {"reference": None, "fused": cuda.why_not(), "symplectic": None}
 
 
-def _choose(backend: str) -> Callable[[ModulatedLQR, int], Tensor]:
-    known = {"auto": _plan_by_recursion, "reference": _plan_by_recursion, "symplectic": _plan_symplectically}
-    if backend not in known:
-        checks.fail("backend", f"must be one of {', '.join(known)}", repr(backend), "See `ttcnet env`.")
-    return known[backend]
+def _choose(family: ModulatedLQR, backend: str) -> str:
+    """The operator's backend for this family, or a RuntimeError that says why there is none."""
+    if backend in ("reference", "symplectic"):
+        return backend
+    obstacle = _obstacle(family)
+    if obstacle is None:
+        return "cuda"
+    if backend == "fused":
+        raise RuntimeError(f'backend="fused" cannot run here: {obstacle}. Use backend="auto" or "reference".')
+    return "reference"
 
 
-def _plan_symplectically(family: ModulatedLQR, horizon: int) -> Tensor:
-    problem = family.unroll(horizon)
-    return solve(problem, method="symplectic", check=False).u[..., 0, :].to(family.a.dtype)
+def _obstacle(family: ModulatedLQR) -> str | None:
+    if family.a.device.type != "cuda":
+        return cuda.why_not() or f"the family is on {family.a.device}, not on a CUDA device"
+    if (largest := max(family.state_size, family.action_size)) > cuda.LARGEST:
+        return f"its kernels hold up to {cuda.LARGEST} states and actions, and this family has {largest}"
+    return cuda.why_not()
 
 
-def _plan_by_recursion(family: ModulatedLQR, horizon: int) -> Tensor:
-    return _Plan.apply(horizon, *(getattr(family, field.name) for field in fields(family)))
+def _plan_symplectically(family: ModulatedLQR, horizon: int, check: bool) -> Tensor:
+    with warnings.catch_warnings():
+        if not check:
+            warnings.simplefilter("ignore")
+        solution = solve(family.unroll(horizon), method="symplectic", check=check)
+    return solution.u[..., 0, :].to(family.a.dtype)
 
 
-class _Plan(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, horizon: int, *tensors: Tensor) -> Tensor:
-        family = ModulatedLQR(*tensors)
-        with full_precision(family.a.device):
-            ready = recursion.prepare(family, working_dtype(family.a.dtype))
-            u, kept = recursion.forward(ready, horizon, keep=any(ctx.needs_input_grad))
-        ctx.horizon = horizon
-        ctx.save_for_backward(*tensors, *kept)
-        return u.to(family.a.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        refuse_second_derivatives("plan")
-        count = len(fields(ModulatedLQR))
-        tensors, kept = ctx.saved_tensors[:count], list(ctx.saved_tensors[count:])
-        family = ModulatedLQR(*tensors)
-        dtype = working_dtype(family.a.dtype)
-        with full_precision(family.a.device):
-            ready = recursion.prepare(family, dtype)
-            grad = recursion.backward(ready, ctx.horizon, kept, grads[0].to(dtype))
-        # what the heads of a token share gets the sum of their gradients
-        return None, *((g if g.ndim == x.ndim else g.sum(1)).to(x.dtype) for g, x in zip(grad, tensors, strict=True))
-
-
-def _explain_failure(u: Tensor, backend: str) -> None:
-    index = tuple((~u.isfinite().all(-1)).nonzero()[0].tolist())
-    if backend == "symplectic":
-        remedy = 'The symplectic iteration broke down: use backend="reference".'
-        checks.fail("plan", "must be finite", f"NaN or infinity in problem {index}", remedy)
-    remedy = "Build Q and Qf as C @ C.mT. If they are, the numbers outgrew the dtype: use float64 or smaller inputs."
-    checks.fail("Q and Qf", "must be positive semi-definite", f"no minimum in problem {index}", remedy)
+def _check_actions(family: ModulatedLQR, u: Tensor) -> None:
+    bad = ~u.isfinite().all(-1)
+    if not bad.any():
+        return
+    for name in ("Q", "Qf"):
+        if checks.has_negative_eigenvalue(getattr(family, name).detach()):
+            remedy = f"Build {name} as C @ C.mT."
+            checks.fail(name, "must be positive semi-definite", f"no minimum in problem {checks.first(bad)}", remedy)
+    remedy = "The numbers outgrew the dtype: use float64, a shorter horizon, or smaller inputs."
+    checks.fail("plan", "must be finite", f"NaN or infinity in problem {checks.first(bad)}", remedy)

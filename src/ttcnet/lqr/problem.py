@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from . import checks
-from .arithmetic import apply, fade, symmetrise, working_dtype
+from .arithmetic import apply, fade, full_precision, symmetrise, with_heads, working_dtype
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +56,8 @@ class LQR:
             rule = f"must have shape (..., T, n, m) with the {lead} leading dimensions of h0"
             checks.fail("B", rule, tuple(self.B.shape), "Add leading dimensions of 1; they broadcast.")
         T, n, m = self.B.shape[lead:]
+        if n == 0 or m == 0:
+            checks.fail("B", "must have a state and an action", tuple(self.B.shape), "Use n >= 1 and m >= 1.")
         sizes = {"T": T, "n": n, "m": m}
         for name, *forms in (("h0", "n"), ("A", "Tnn", "Tn"), ("Q", "Tnn"), ("R", "Tmm", "Tm"), ("r", "Tm")):
             value = given.get(name)
@@ -102,7 +104,7 @@ class LQR:
             checks.symmetric("R", self.R)
         checks.positive_definite("R", self.R, diagonal)
 
-    def dense(self) -> LQR:
+    def standard_form(self) -> LQR:
         """The same problem as solvers take it: matrices for A and R, Q and R symmetric to the bit, batch dimensions
         expanded, float32 or float64."""
         lead, vector = self.h0.ndim - 1, self.h0.ndim + 1
@@ -118,19 +120,26 @@ class LQR:
 
     def rollout(self, u: Tensor) -> Tensor:
         """States h_0..h_T, (..., T+1, n), under the actions u, (..., T, m)."""
-        problem = self.dense()
+        problem, actions = self.standard_form(), self._actions(u)
         states = [problem.h0]
-        for A, B, action in zip(problem.A.unbind(-3), problem.B.unbind(-3), u.unbind(-2), strict=True):
-            states.append(apply(A, states[-1]) + apply(B, action))
+        with full_precision(problem.h0.device):
+            for A, B, action in zip(problem.A.unbind(-3), problem.B.unbind(-3), actions.unbind(-2), strict=True):
+                states.append(apply(A, states[-1]) + apply(B, action))
         return torch.stack(torch.broadcast_tensors(*states), -2)
 
     def objective(self, u: Tensor, h: Tensor | None = None) -> Tensor:
         """What the problem minimises, (...), at the actions u and the states h that follow from them."""
-        problem = self.dense()
-        h = self.rollout(u) if h is None else h
-        states = h[..., 1:, :]
-        cost = 0.5 * (states * apply(problem.Q, states)).sum((-2, -1)) + 0.5 * (u * apply(problem.R, u)).sum((-2, -1))
-        return cost if problem.r is None else cost + (problem.r * u).sum((-2, -1))
+        problem, u = self.standard_form(), self._actions(u)
+        states = (self.rollout(u) if h is None else h)[..., 1:, :].to(u.dtype)
+        with full_precision(u.device):
+            cost = 0.5 * ((states * apply(problem.Q, states)).sum((-2, -1)) + (u * apply(problem.R, u)).sum((-2, -1)))
+            return cost if problem.r is None else cost + (problem.r * u).sum((-2, -1))
+
+    def _actions(self, u: Tensor) -> Tensor:
+        if u.shape[-2:] != (self.horizon, self.action_size):
+            rule = f"must have shape (..., T, m) = (..., {self.horizon}, {self.action_size})"
+            checks.fail("u", rule, tuple(u.shape), "Pass an action for every step.")
+        return u.to(working_dtype(self.h0.dtype))
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,26 +162,32 @@ class Solution:
         """How far the solution is from satisfying the optimality (KKT) conditions of `problem`, (...): the largest
         violation of any condition over the size of the largest term in any of them. About the machine precision when
         all is well."""
-        p = problem.dense()
+        p = problem.standard_form()
         u, h, costate = (x.to(p.h0.dtype) for x in (self.u, self.h, self.costate))
-        before, after = h[..., :-1, :], h[..., 1:, :]
-        later = apply(p.A.mT, costate[..., 1:, :])
-        end = torch.zeros_like(h[..., :1, :])
-        curvature = torch.cat([end, apply(p.Q, after)], -2)
-        conditions = [
-            [h[..., :1, :], -p.h0.unsqueeze(-2)],
-            [apply(p.A, before), apply(p.B, u), -after],
-            [apply(p.R, u), apply(p.B.mT, costate[..., 1:, :])] + ([] if p.r is None else [p.r]),
-            [curvature, torch.cat([later, end], -2), -costate],
-        ]
+        with full_precision(u.device):
+            return _violation(p, u, h, costate)
 
-        def largest(x: Tensor) -> Tensor:
-            return torch.nn.functional.pad(x.abs().flatten(-2), (0, 1)).amax(-1)
 
-        terms = [torch.stack([largest(term) for term in condition]).amax(0) for condition in conditions]
-        violations = [largest(torch.stack(torch.broadcast_tensors(*condition)).sum(0)) for condition in conditions]
-        tiny = torch.finfo(p.h0.dtype).tiny
-        return torch.stack(violations).amax(0) / torch.stack(terms).amax(0).clamp_min(tiny)
+def _violation(p: LQR, u: Tensor, h: Tensor, costate: Tensor) -> Tensor:
+    """Of the optimality conditions: h_0 given, the dynamics, and the derivatives with respect to u and h are zero."""
+    before, after = h[..., :-1, :], h[..., 1:, :]
+    later = apply(p.A.mT, costate[..., 1:, :])
+    end = torch.zeros_like(h[..., :1, :])
+    curvature = torch.cat([end, apply(p.Q, after)], -2)
+    conditions = [
+        [h[..., :1, :], -p.h0.unsqueeze(-2)],
+        [apply(p.A, before), apply(p.B, u), -after],
+        [apply(p.R, u), apply(p.B.mT, costate[..., 1:, :])] + ([] if p.r is None else [p.r]),
+        [curvature, torch.cat([later, end], -2), -costate],
+    ]
+
+    def largest(x: Tensor) -> Tensor:
+        return torch.nn.functional.pad(x.abs().flatten(-2), (0, 1)).amax(-1)
+
+    terms = [torch.stack([largest(term) for term in condition]).amax(0) for condition in conditions]
+    violations = [largest(torch.stack(torch.broadcast_tensors(*condition)).sum(0)) for condition in conditions]
+    tiny = torch.finfo(p.h0.dtype).tiny
+    return torch.stack(violations).amax(0) / torch.stack(terms).amax(0).clamp_min(tiny)
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,6 +231,8 @@ class ModulatedLQR:
             remedy = "Flatten batch and sequence into tokens: r_inv.flatten(0, -3)."
             checks.fail("r_inv", "must have shape (tokens, heads, m)", tuple(self.r_inv.shape), remedy)
         (N, H, n), m = self.a.shape, self.r_inv.shape[-1]
+        if n == 0 or m == 0:
+            checks.fail("a and r_inv", "must have a state and an action", f"n = {n}, m = {m}", "Use n >= 1 and m >= 1.")
         vector, action = ("(N, H, n)", (N, H, n)), ("(N, H, m)", (N, H, m))
         checks.shape("r_inv", self.r_inv, action)
         checks.shape("B", self.B, ("(N, n, m)", (N, n, m)), ("(N, H, n, m)", (N, H, n, m)))
@@ -247,21 +264,21 @@ class ModulatedLQR:
     def unroll(self, horizon: int) -> LQR:
         """The same problems over `horizon` steps with every matrix written out, batch shape (N, H).
 
-        An action with r_inv = 0 has no finite cost; it is written as one without effect (no column in B, unit cost),
-        which has the same optimum. The gradient of that r_inv is zero through `unroll`, exact through `plan`. Half
-        precision comes out as float32.
+        An action with r_inv = 0 (or next to it) has no finite cost; it is written as one without effect (no column in
+        B, unit cost), which has the same optimum. The gradient of that r_inv is zero through `unroll`, exact through
+        `plan`. Half precision comes out as float32.
         """
         T = checks.horizon(horizon)
         dtype = working_dtype(self.a.dtype)
         a, B, Q, Qf, r_inv, decay_A, decay_B, decay_Q, h0 = (getattr(self, f.name).to(dtype) for f in fields(self))
         N, H = a.shape[:2]
-        B, Q = (x if x.ndim == 4 else x.unsqueeze(1) for x in (B, Q))
+        B, Q = with_heads(B), with_heads(Q)
         t = torch.arange(1, T + 1, dtype=dtype, device=a.device).unsqueeze(-1)
 
         def decayed(rate: Tensor) -> Tensor:
             return fade(rate.unsqueeze(-2), t)
 
-        taken = r_inv > 0
+        taken = r_inv > 4 / torch.finfo(dtype).max  # below, its inverse has no finite value
         cost = torch.where(taken, r_inv, 1).reciprocal()
         scale = decayed(decay_Q)
         running = (scale.unsqueeze(-1) * scale.unsqueeze(-2)) * Q.unsqueeze(-3)

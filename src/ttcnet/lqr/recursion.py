@@ -27,12 +27,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .arithmetic import apply, fade, symmetrise
+from .arithmetic import apply, fade, outer, symmetrise, with_heads
 from .problem import ModulatedLQR
 
 
-class Family(NamedTuple):
-    """The fields of a ModulatedLQR made ready: working precision, Q and Qf symmetric, B and Q with a head dimension."""
+class Prepared(NamedTuple):
+    """The fields of a ModulatedLQR made ready: Q and Qf symmetric to the bit, B and Q with a head dimension."""
 
     a: Tensor
     B: Tensor
@@ -64,16 +64,13 @@ class Step(NamedTuple):
         return torch.cholesky_solve(x.unsqueeze(-1), self.L).squeeze(-1)
 
 
-def prepare(family: ModulatedLQR, dtype: torch.dtype) -> Family:
-    def heads(matrix: Tensor) -> Tensor:
-        return matrix if matrix.ndim == 4 else matrix.unsqueeze(1)
-
-    ready = {name: getattr(family, name).to(dtype) for name in Family._fields}
-    ready |= {"B": heads(ready["B"]), "Q": symmetrise(heads(ready["Q"])), "Qf": symmetrise(ready["Qf"])}
-    return Family(**ready)
+def prepare(family: ModulatedLQR) -> Prepared:
+    ready = {name: getattr(family, name) for name in Prepared._fields}
+    ready |= {"B": with_heads(ready["B"]), "Q": symmetrise(with_heads(ready["Q"])), "Qf": symmetrise(ready["Qf"])}
+    return Prepared(**ready)
 
 
-def factorise(family: Family, P: Tensor, t: int) -> Step:
+def factorise(family: Prepared, P: Tensor, t: int) -> Step:
     """Step t, given its value matrix P."""
     D = family.r_inv.sqrt() * fade(family.decay_B, t)
     BD = family.B * D.unsqueeze(-2)
@@ -83,16 +80,21 @@ def factorise(family: Family, P: Tensor, t: int) -> Step:
     return Step(P, BD, torch.where((failed == 0)[..., None, None], L, torch.nan))
 
 
-def step_back(family: Family, step: Step, t: int) -> Tensor:
+def step_back(family: Prepared, step: Step, t: int) -> Tensor:
     """P at t - 1, given step t."""
     W = torch.linalg.solve_triangular(step.L, step.BD.mT @ step.P, upper=False)
     A = family.A_at(t)
     return (A.unsqueeze(-1) * A.unsqueeze(-2)) * symmetrise(step.P - W.mT @ W) + family.Q_at(t - 1)
 
 
-def forward(family: Family, horizon: int, keep: bool) -> tuple[Tensor, list[Tensor]]:
-    """The first action u_1, and the check-points for `backward`: P_t for t = T and every multiple of √T below."""
-    stretch = stretch_length(horizon)
+def checkpoints(family: ModulatedLQR, horizon: int) -> tuple[int, ...]:
+    """The shape of what `forward` keeps: P_t for t = T and for every multiple of √T below."""
+    return math.ceil(horizon / stretch_length(horizon)), *family.Qf.shape
+
+
+def forward(problems: ModulatedLQR, horizon: int, keep: bool) -> tuple[Tensor, Tensor]:
+    """The first action u_1, and the check-points for `backward`."""
+    family, stretch = prepare(problems), stretch_length(horizon)
     P, kept = family.Qf, []
     for t in range(horizon, 0, -1):
         if keep and (t == horizon or t % stretch == 0):
@@ -101,44 +103,50 @@ def forward(family: Family, horizon: int, keep: bool) -> tuple[Tensor, list[Tens
         if t > 1:
             P = step_back(family, step, t)
     x = family.A_at(1) * family.h0
-    return -family.r_inv.sqrt() * step.respond(apply(step.BD.mT, apply(step.P, x))), kept
+    u = -family.r_inv.sqrt() * step.respond(apply(step.BD.mT, apply(step.P, x)))
+    return u, torch.stack(kept) if keep else u.new_empty(0)
 
 
-def backward(family: Family, horizon: int, kept: list[Tensor], g: Tensor) -> Family:
+def backward(problems: ModulatedLQR, horizon: int, checkpoints: Tensor, g: Tensor) -> list[Tensor]:
     """The gradients of all fields, given g, the gradient of u_1."""
+    family = prepare(problems)
     a, B, _, _, r_inv, decay_A, decay_B, decay_Q, h0 = family
     unit = r_inv.sqrt()
-    h, h_, pull = h0, torch.zeros_like(h0), unit * g
-    grad = Family(*(torch.zeros(h0.shape[:2] + x.shape[2:], dtype=x.dtype, device=x.device) for x in family))
+    h, h_, first = h0, torch.zeros_like(h0), g  # g pulls at the first step only
+    grad = Prepared(*(torch.zeros(h0.shape[:2] + x.shape[2:], dtype=x.dtype, device=x.device) for x in family))
 
-    for t, step in _in_forward_order(family, horizon, kept):
+    for t, step in _in_forward_order(family, horizon, checkpoints):
         A, fade_A, fade_B = family.A_at(t), fade(decay_A, t), fade(decay_B, t)
         before, before_ = h, h_
         x, x_ = A * h, A * h_
         z = step.respond(apply(step.BD.mT, apply(step.P, x)))
-        z_ = step.respond(apply(step.BD.mT, apply(step.P, x_)) + pull)
+        z_ = step.respond(apply(step.BD.mT, apply(step.P, x_)) + unit * first)
         u, u_ = -unit * z, -unit * z_
         h, h_ = x + apply(B, fade_B * u), x_ + apply(B, fade_B * u_)
         lam, lam_ = apply(step.P, h), apply(step.P, h_)
-        reach, reach_ = fade_B * apply(B.mT, lam), fade_B * apply(B.mT, lam_)  # B_t' λ and B_t' λ~
+        # B_t' λ = z / R^-1/2 and B_t' λ~ + g = z~ / R^-1/2, which keeps the digits that the sum would lose
+        reach, reach_ = fade_B * apply(B.mT, lam), fade_B * apply(B.mT, lam_)
+        exact, exact_ = (torch.where(unit > 0, y / unit, y2) for y, y2 in ((z, reach), (z_, reach_ + first)))
 
         through_A = fade_A * (lam * before_ + lam_ * before)
         grad.a.add_(through_A)
         through_decay = -t * a * through_A
         grad.decay_A.add_(through_decay.sum(-1, keepdim=True) if decay_A.shape[-1] == 1 else through_decay)
-        grad.B.add_(_outer(lam, fade_B * u_) + _outer(lam_, fade_B * u))
-        grad.decay_B.sub_(t * (reach * u_ + reach_ * u))
+        grad.B.add_(outer(lam, fade_B * u_) + outer(lam_, fade_B * u))
+        grad.decay_B.sub_(t * (exact * u_ + reach_ * u))
+        grad.r_inv.sub_(exact * exact_)
         if t == 1:
             grad.h0.copy_(A * lam_)
-            reach_, pull = reach_ + g, torch.zeros_like(pull)
-        grad.r_inv.sub_(reach * reach_)
+            first = torch.zeros_like(g)
         if t == horizon:
-            grad.Qf.copy_(symmetrise(_outer(h, h_)))
+            grad.Qf.copy_(symmetrise(outer(h, h_)))
         else:
             scale, Q = fade(decay_Q, t), family.Q_at(t)
-            grad.Q.add_(symmetrise(_outer(scale * h, scale * h_)))
+            grad.Q.add_(symmetrise(outer(scale * h, scale * h_)))
             grad.decay_Q.sub_(t * (h * apply(Q, h_) + h_ * apply(Q, h)))
-    return grad
+    # what the heads of a token share gets the sum of their gradients
+    shared = (getattr(problems, name).ndim < x.ndim for name, x in zip(Prepared._fields, grad, strict=True))
+    return [x.sum(1) if of_token else x for x, of_token in zip(grad, shared, strict=True)]
 
 
 def stretch_length(horizon: int) -> int:
@@ -146,9 +154,9 @@ def stretch_length(horizon: int) -> int:
     return math.isqrt(max(horizon - 1, 0)) + 1
 
 
-def _in_forward_order(family: Family, horizon: int, kept: list[Tensor]) -> Iterator[tuple[int, Step]]:
+def _in_forward_order(family: Prepared, horizon: int, checkpoints: Tensor) -> Iterator[tuple[int, Step]]:
     """Steps 1..T, recomputed from the check-points a stretch at a time."""
-    stretch, kept = stretch_length(horizon), list(kept)
+    stretch, kept = stretch_length(horizon), list(checkpoints.unbind())
     for first in range(1, horizon + 1, stretch):
         last = min(first + stretch - 1, horizon)
         steps, P = [], kept.pop()
@@ -158,7 +166,3 @@ def _in_forward_order(family: Family, horizon: int, kept: list[Tensor]) -> Itera
                 P = step_back(family, steps[-1], t)
         for t in range(first, last + 1):
             yield t, steps.pop()
-
-
-def _outer(x: Tensor, y: Tensor) -> Tensor:
-    return x.unsqueeze(-1) * y.unsqueeze(-2)

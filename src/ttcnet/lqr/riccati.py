@@ -31,17 +31,18 @@ class Factors(NamedTuple):
 
 def factorise(A: Tensor, B: Tensor, Q: Tensor, R: Tensor) -> Factors:
     As, Bs, Qs, Rs = (matrix.unbind(-3) for matrix in (A, B, Q, R))
-    T = len(As)
-    values, cholesky = list(Qs), [A] * T
-    for t in reversed(range(T)):
-        A_t, B_t, P = As[t], Bs[t], values[t]
+    P, values, cholesky = Qs[-1], [], []
+    for t in reversed(range(len(As))):
+        A_t, B_t = As[t], Bs[t]
         PB = P @ B_t
         L, failed = torch.linalg.cholesky_ex(symmetrise(Rs[t] + B_t.mT @ PB))
-        cholesky[t] = L = torch.where((failed == 0)[..., None, None], L, torch.nan)  # not convex: no solution
+        L = torch.where((failed == 0)[..., None, None], L, torch.nan)  # no minimum: no answer, in this problem alone
+        values.append(P)
+        cholesky.append(L)
         if t > 0:
             W = torch.linalg.solve_triangular(L, PB.mT @ A_t, upper=False)
-            values[t - 1] = symmetrise(Qs[t - 1] + A_t.mT @ P @ A_t - W.mT @ W)
-    return Factors(As, Bs, values, cholesky)
+            P = symmetrise(Qs[t - 1] + A_t.mT @ P @ A_t - W.mT @ W)
+    return Factors(As, Bs, values[::-1], cholesky[::-1])
 
 
 def substitute(

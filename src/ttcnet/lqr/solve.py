@@ -7,11 +7,11 @@ import warnings
 import torch
 
 from . import checks, kkt, riccati, symplectic
-from .adjoint import solve_implicitly
+from .adjoint import Method, solve_implicitly
 from .arithmetic import full_precision
 from .problem import LQR, Solution
 
-METHODS = {"riccati": riccati, "symplectic": symplectic, "kkt": kkt}
+METHODS: dict[str, Method] = {"riccati": riccati, "symplectic": symplectic, "kkt": kkt}
 
 
 def solve(problem: LQR, method: str = "riccati", *, implicit: bool | None = None, check: bool = True) -> Solution:
@@ -22,12 +22,14 @@ def solve(problem: LQR, method: str = "riccati", *, implicit: bool | None = None
         method: "riccati" (dynamic programming; the default), "kkt" (block LU of the optimality conditions) or
             "symplectic" (the paper's; needs invertible A and loses digits over long horizons).
         implicit: how gradients are found. True: by one more solve with the factors of the first, which is faster and
-            holds no graph. False: by autograd through the recursion, which can be differentiated again. None takes
-            False for "riccati" and True for the others.
+            holds no graph. False: by autograd through the recursion, which can be differentiated again; its backward
+            pass runs in whatever precision surrounds it, so call backward outside autocast. None takes False for
+            "riccati" and True for the others.
         check: whether to check values before and after, at the price of a host synchronisation on a GPU.
 
     Raises:
-        ValueError: for an invalid problem or an unknown method, and for a problem without a finite optimum.
+        ValueError: for an invalid problem or an unknown method, for a problem without a finite optimum, and if the
+            symplectic method has lost all of its digits.
 
     Warns:
         RuntimeWarning: if the symplectic method has lost half of its digits or more.
@@ -47,46 +49,50 @@ def solve(problem: LQR, method: str = "riccati", *, implicit: bool | None = None
         checks.fail("method", f"must be one of {', '.join(METHODS)}", repr(method), "See help(ttcnet.lqr.solve).")
     if check:
         problem.check()
-    dense = problem.dense()
+    implicit = method != "riccati" if implicit is None else implicit
+    dense = problem.standard_form()
     with full_precision(dense.h0.device):
         A, B, Q, R, h0, r = dense.A, dense.B, dense.Q, dense.R, dense.h0, dense.r
         if dense.horizon == 0:
             u, h = B.sum(-2), h0.unsqueeze(-2)
             costate = torch.zeros_like(h)
-        elif method != "riccati" if implicit is None else implicit:
+        elif implicit:
             u, h, costate = solve_implicitly(METHODS[method], A, B, Q, R, h0, r)
         else:
             u, h, costate = METHODS[method].substitute(METHODS[method].factorise(A, B, Q, R), h0, r)
         cost = dense.objective(u, h)
-    solution = Solution(u, h, costate, cost)
+    solution = Solution(*(x.to(problem.h0.dtype) for x in (u, h, costate, cost)))
     if check:
         _check_solution(dense, solution, method)
-    return Solution(*(x.to(problem.h0.dtype) for x in (u, h, costate, cost)))
+    return solution
 
 
 @torch.no_grad()
 def _check_solution(problem: LQR, solution: Solution, method: str) -> None:
-    """Raise if the solution is not finite, saying why; warn if the symplectic method has lost its digits."""
-    bad = ~solution.u.isfinite().all(-1).all(-1)
+    """Raise if the solution is not finite, saying why; warn or raise if the symplectic method has lost its digits."""
+    parts = (solution.u.flatten(-2), solution.h.flatten(-2), solution.costate.flatten(-2), solution.cost.unsqueeze(-1))
+    bad = ~torch.cat(parts, -1).isfinite().all(-1)
     if bad.any():
         _explain_failure(problem, bad, method)
-    if method == "symplectic":
-        residual = float(solution.residual(problem).max()) if bad.numel() else 0.0
-        if residual > torch.finfo(solution.u.dtype).eps ** 0.5:
+    if method == "symplectic" and bad.numel():
+        residual = float(solution.residual(problem).max())
+        if residual > 0.1:
+            _explain_failure(problem, solution.residual(problem) > 0.1, method)
+        if residual > torch.finfo(problem.h0.dtype).eps ** 0.5:
             message = f"the symplectic iteration has lost digits: it meets the optimality conditions to {residual:.1e}"
             warnings.warn(f'{message} only. Use method="riccati" or "kkt".', RuntimeWarning, stacklevel=3)
 
 
 def _explain_failure(problem: LQR, bad: torch.Tensor, method: str) -> None:
-    index = tuple(bad.nonzero()[0].tolist()) if bad.ndim else ()
-    which = f"problem {index} of the batch" if index else "the problem"
+    which = f"problem {checks.first(bad)} of the batch" if bad.ndim else "the problem"
     if method == "symplectic" and (torch.linalg.det(problem.A) == 0).any():
         remedy = 'The symplectic method divides by A: use method="riccati" or "kkt".'
         checks.fail("A", 'must be invertible at every step for method="symplectic"', f"a singular A in {which}", remedy)
     if method == "symplectic":
         remedy = 'The symplectic iteration broke down: use method="riccati" or "kkt".'
-    elif torch.linalg.eigvalsh(problem.Q)[..., 0].lt(0).any():
+        checks.fail("solution", "must meet the optimality conditions", f"a failure in {which}", remedy)
+    if checks.has_negative_eigenvalue(problem.Q):
         remedy = "Q has a negative eigenvalue, so there may be no minimum: build Q as C @ C.mT."
     else:
-        remedy = "The numbers outgrew the dtype: use float64, a shorter horizon, or a smaller A."
+        remedy = "The numbers outgrew the dtype: use a wider one, a shorter horizon, or a smaller A or h0."
     checks.fail("solution", "must be finite", f"NaN or infinity in {which}", remedy)

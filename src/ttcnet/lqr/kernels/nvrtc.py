@@ -1,0 +1,142 @@
+"""Compiles CUDA C++ at run time and starts it, by way of two C libraries that every CUDA build of torch brings along:
+NVRTC, the compiler, and the driver. What was compiled is kept in the user's cache folder, so it is compiled once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import hashlib
+import os
+import sysconfig
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .fused import Launch
+
+SOURCE = Path(__file__).with_name("recursion.cu")
+_ALLOW_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+def why_not() -> str | None:
+    """Why kernels cannot be compiled and run here, or None if they can."""
+    if not torch.cuda.is_available():
+        return "torch is built without CUDA" if torch.version.cuda is None else "torch sees no CUDA device"
+    if torch.version.hip is not None:
+        return "the kernels are CUDA C++, and this torch is built for ROCm"
+    try:
+        _compiler()
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def run(launch: Launch, device: torch.device, arguments: list[int | Tensor | None]) -> None:
+    """Start a kernel on torch's current stream. Nothing waits for it."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    with torch.cuda.device(index):
+        function = _function(launch.kernel, launch.defines, launch.shared_bytes, index)
+        count = len(arguments)
+        # every argument in eight bytes: numbers of four bytes are read from the lower half
+        values = (ctypes.c_ulonglong * count)(
+            *(0 if x is None else x if isinstance(x, int) else x.data_ptr() for x in arguments)
+        )
+        base = ctypes.addressof(values)
+        pointers = (ctypes.c_void_p * count)(*range(base, base + 8 * count, 8))
+        stream = ctypes.c_void_p(torch.cuda.current_stream(index).cuda_stream)
+        size, blocks, threads = ctypes.c_uint(launch.shared_bytes), launch.blocks, launch.threads
+        status = _driver().cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, size, stream, pointers, None)
+    if status:
+        raise RuntimeError(f"{launch.kernel} could not be started: {_driver_error(status)}")
+
+
+@cache
+def _function(kernel: str, defines: tuple[tuple[str, str], ...], shared_bytes: int, index: int) -> ctypes.c_void_p:
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    torch.cuda.current_stream(index)  # makes sure that torch has set up its context
+    code = _binary(defines, torch.cuda.get_device_capability(index))
+    _demand(_driver().cuModuleLoadData(ctypes.byref(module), code), "load the kernels")
+    _demand(_driver().cuModuleGetFunction(ctypes.byref(function), module, kernel.encode()), f"find {kernel}")
+    if shared_bytes > 48 * 1024:
+        status = _driver().cuFuncSetAttribute(function, _ALLOW_SHARED_BYTES, shared_bytes)
+        _demand(status, f"give {kernel} {shared_bytes} bytes of shared memory")
+    return function
+
+
+@cache
+def _binary(defines: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> bytes:
+    options = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17", "--device-int128"]
+    options += [f"-D{name}={value}" for name, value in defines]
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _compiler().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    source = SOURCE.read_bytes()
+    key = hashlib.sha256(source + repr((options, major.value, minor.value)).encode()).hexdigest()[:32]
+    folder = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "ttcnet"
+    kept = folder / f"{key}.cubin"
+    if kept.exists():
+        return kept.read_bytes()
+    code = _compile(source, options)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as unfinished:
+            unfinished.write(code)
+        os.replace(unfinished.name, kept)
+    except OSError:
+        pass  # a read-only home: compile again next time
+    return code
+
+
+def _compile(source: bytes, options: list[str]) -> bytes:
+    nvrtc = _compiler()
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, SOURCE.name.encode(), 0, None, None)
+    texts = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    status = nvrtc.nvrtcCompileProgram(program, len(options), texts)
+    if status:
+        nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        nvrtc.nvrtcGetProgramLog(program, log)
+        raise RuntimeError(f"{SOURCE.name} does not compile with {options}:\n{log.value.decode()}")
+    nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    code = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetCUBIN(program, code)
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return code.raw
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+@cache
+def _compiler() -> ctypes.CDLL:
+    """NVRTC of torch's CUDA version, from wherever it is installed."""
+    major = str(torch.version.cuda).partition(".")[0]
+    name = f"libnvrtc.so.{major}"
+    folders = [f"{sysconfig.get_path('purelib')}/nvidia/*/lib", str(Path(torch.__file__).parent / "lib")]
+    folders += [f"{os.environ[home]}/lib64" for home in ("CUDA_HOME", "CUDA_PATH") if home in os.environ]
+    for candidate in [name, *(path for folder in folders for path in sorted(glob.glob(f"{folder}/{name}*")))]:
+        try:
+            return ctypes.CDLL(candidate)
+        except OSError:
+            continue
+    raise OSError(
+        f"the compiler {name} was not found. It comes with torch's CUDA packages (nvidia-cuda-nvrtc) and with the CUDA "
+        "toolkit: install one of them, or set CUDA_HOME."
+    )
+
+
+def _demand(status: int, what: str) -> None:
+    if status:
+        raise RuntimeError(f"could not {what}: {_driver_error(status)}")
+
+
+def _driver_error(status: int) -> str:
+    text = ctypes.c_char_p()
+    _driver().cuGetErrorString(status, ctypes.byref(text))
+    return f"CUDA error {status}, {text.value.decode() if text.value else 'unknown'}"

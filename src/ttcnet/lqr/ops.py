@@ -1,0 +1,109 @@
+"""plan's computation as operators of torch, ttcnet::plan and ttcnet::plan_backward, so that torch.compile, CUDA graphs
+and autograd see one opaque step. Each backend is a module with
+
+    checkpoints(family, horizon) -> shape of what the forward pass keeps for the backward pass
+    forward(family, horizon, keep) -> first actions, check-points
+    backward(family, horizon, checkpoints, g) -> gradients of all fields
+
+over a family in working precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from importlib import import_module
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from .adjoint import refuse_second_derivatives
+from .arithmetic import full_precision, working_dtype
+from .problem import ModulatedLQR
+
+BACKENDS = {"reference": "recursion", "cuda": "kernels.cuda"}
+FIELDS = tuple(field.name for field in fields(ModulatedLQR))
+
+
+class Backend(Protocol):
+    def checkpoints(self, family: ModulatedLQR, horizon: int) -> tuple[int, ...]: ...
+
+    def forward(self, family: ModulatedLQR, horizon: int, keep: bool) -> tuple[Tensor, Tensor]: ...
+
+    def backward(self, family: ModulatedLQR, horizon: int, checkpoints: Tensor, g: Tensor) -> list[Tensor]: ...
+
+
+def plan(family: ModulatedLQR, horizon: int, backend: str) -> Tensor:
+    """The first actions, differentiable once. `backend` is one of BACKENDS, and the horizon at least 1."""
+    tensors = [getattr(family, name) for name in FIELDS]
+    keep = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    return torch.ops.ttcnet.plan(*tensors, horizon, keep, backend)[0]
+
+
+def _module(backend: str) -> Backend:
+    return import_module(f".{BACKENDS[backend]}", __package__)
+
+
+def _family(tensors: tuple[Tensor, ...]) -> ModulatedLQR:
+    dtype = working_dtype(tensors[0].dtype)
+    return ModulatedLQR(*(x.to(dtype).contiguous() for x in tensors))
+
+
+def _plan(*arguments: Any) -> tuple[Tensor, Tensor]:
+    *tensors, horizon, keep, backend = arguments
+    with full_precision(tensors[0].device):
+        u, kept = _module(backend).forward(_family(tuple(tensors)), horizon, keep)
+    return u.to(tensors[0].dtype), kept
+
+
+def _plan_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
+    *tensors, horizon, keep, backend = arguments
+    family = ModulatedLQR(*tensors)
+    shape = _module(backend).checkpoints(family, horizon) if keep else (0,)
+    u = torch.empty(family.r_inv.shape, dtype=family.a.dtype, device=family.a.device)
+    return u, u.new_empty(shape, dtype=working_dtype(family.a.dtype))
+
+
+def _plan_backward(*arguments: Any) -> list[Tensor]:
+    *tensors, checkpoints, g, horizon, backend = arguments
+    family = _family(tuple(tensors))
+    with full_precision(g.device):
+        grads = _module(backend).backward(family, horizon, checkpoints, g.to(family.a.dtype).contiguous())
+    return [grad.to(g.dtype) for grad in grads]
+
+
+def _plan_backward_fake(*arguments: Any) -> list[Tensor]:
+    return [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in arguments[: len(FIELDS)]]
+
+
+def _remember(ctx: Any, inputs: Any, output: Any) -> None:
+    *tensors, ctx.horizon, _, ctx.backend = inputs
+    ctx.save_for_backward(*tensors, output[1])
+    ctx.mark_non_differentiable(output[1])
+
+
+def _differentiate(ctx: Any, g: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+    refuse_second_derivatives("plan")
+    grads = torch.ops.ttcnet.plan_backward(*ctx.saved_tensors, g, ctx.horizon, ctx.backend)
+    return *grads, None, None, None
+
+
+_library = torch.library.Library("ttcnet", "DEF")
+
+
+def _define(name: str, signature: str, compute: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    _library.define(f"{name}{signature}", tags=torch.Tag.pt2_compliant_tag)
+    _library.impl(name, compute, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"ttcnet::{name}", fake, lib=_library)
+
+
+_tensors = ", ".join(f"Tensor {name}" for name in FIELDS)
+_define("plan", f"({_tensors}, int horizon, bool keep, str backend) -> (Tensor, Tensor)", _plan, _plan_fake)
+_define(
+    "plan_backward",
+    f"({_tensors}, Tensor checkpoints, Tensor g, int horizon, str backend) -> Tensor[]",
+    _plan_backward,
+    _plan_backward_fake,
+)
+torch.library.register_autograd("ttcnet::plan", _differentiate, setup_context=_remember, lib=_library)

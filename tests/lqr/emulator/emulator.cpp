@@ -1,0 +1,117 @@
+// Runs the CUDA kernels on the CPU, unchanged, one fiber a thread, so that they can be tested without a GPU.
+// Compiled by tests/lqr/emulator/__init__.py with the same macros as NVRTC would get, and KERNEL_SOURCE.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <ucontext.h>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __shared__
+#define __forceinline__ inline
+#define __align__(bytes)
+#define __launch_bounds__(threads, blocks)
+#define rsqrtf(x) (1.0f / std::sqrt(x))
+using std::fma;
+using std::max;
+using std::min;
+
+struct Index { unsigned x; };
+static Index threadIdx, blockIdx;
+alignas(64) static real memory[1 << 20];
+
+static ucontext_t scheduler, fibers[THREADS];
+static bool ended[THREADS];
+static std::vector<char> stacks(THREADS * (1 << 18));
+static real slots[THREADS];
+static unsigned arrived_block, round_block, arrived[32][THREADS / 32 + 1], rounds[32][THREADS / 32 + 1];
+static std::function<void()> kernel;
+
+static void yield() {
+    const unsigned self = threadIdx.x;
+    swapcontext(&fibers[self], &scheduler);
+    threadIdx.x = self;
+}
+
+static void wait(unsigned &count, unsigned &round, unsigned expected) {
+    const unsigned mine = round;
+    if (++count == expected) {
+        count = 0;
+        ++round;
+    }
+    while (round == mine) yield();
+}
+
+static void __syncthreads() { wait(arrived_block, round_block, THREADS); }
+
+static void __syncwarp(unsigned mask) {
+    const int first = __builtin_ctz(mask), warp = threadIdx.x / 32;
+    if (!(mask >> threadIdx.x % 32 & 1)) std::abort();  // a lane outside its own mask
+    wait(arrived[first][warp], rounds[first][warp], __builtin_popcount(mask));
+}
+
+static real exchange(unsigned mask, real value, unsigned source) {
+    slots[threadIdx.x] = value;
+    __syncwarp(mask);
+    if (!(mask >> source % 32 & 1)) std::abort();  // a read from a lane that takes no part
+    const real got = slots[source];
+    __syncwarp(mask);
+    return got;
+}
+
+static real __shfl_sync(unsigned mask, real value, int source, int width) {
+    return exchange(mask, value, threadIdx.x / width * width + source % width);
+}
+
+static real __shfl_xor_sync(unsigned mask, real value, int step, int) { return exchange(mask, value, threadIdx.x ^ step); }
+
+#include KERNEL_SOURCE
+
+static void fiber() {
+    kernel();
+    ended[threadIdx.x] = true;
+    swapcontext(&fibers[threadIdx.x], &scheduler);
+}
+
+static void run(unsigned blocks, std::function<void()> body) {
+    kernel = body;
+    for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
+        for (auto &value : memory) value = NAN;
+        for (int k = 0; k < THREADS; ++k) {
+            getcontext(&fibers[k]);
+            fibers[k].uc_stack.ss_sp = &stacks[k << 18];
+            fibers[k].uc_stack.ss_size = 1 << 18;
+            fibers[k].uc_link = nullptr;
+            makecontext(&fibers[k], fiber, 0);
+            ended[k] = false;
+        }
+        for (int alive = THREADS; alive > 0;)
+            for (int k = 0; k < THREADS; ++k) {
+                if (ended[k]) continue;
+                threadIdx.x = k;
+                swapcontext(&scheduler, &fibers[k]);
+                alive -= ended[k];
+            }
+    }
+}
+
+#define POINTER(k) reinterpret_cast<real *>(arguments[k])
+#define NUMBER(k) static_cast<int>(arguments[k])
+#define FAMILY                                                                                                       \
+    POINTER(0), POINTER(1), POINTER(2), POINTER(3), POINTER(4), POINTER(5), POINTER(6), POINTER(7), POINTER(8),      \
+        static_cast<long long>(arguments[9]), NUMBER(10), NUMBER(11), NUMBER(12), NUMBER(13), NUMBER(14), NUMBER(15)
+
+extern "C" void emulate(const char *name, unsigned blocks, const unsigned long long *arguments) {
+    if (!std::strcmp(name, "plan_forward"))
+        run(blocks, [=] { plan_forward(FAMILY, POINTER(16), POINTER(17)); });
+    else
+        run(blocks, [=] {
+            plan_backward(
+                FAMILY, POINTER(16), POINTER(17), POINTER(18), POINTER(19), POINTER(20), POINTER(21), POINTER(22), POINTER(23),
+                POINTER(24), POINTER(25), POINTER(26), POINTER(27));
+        });
+}

@@ -6,7 +6,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <ucontext.h>
+#include <utility>
 #include <vector>
 
 #define __device__
@@ -28,7 +30,9 @@ static ucontext_t scheduler, fibers[THREADS];
 static bool ended[THREADS];
 static std::vector<char> stacks(THREADS * (1 << 18));
 static real slots[THREADS];
-static unsigned arrived_block, round_block, arrived[32][THREADS / 32 + 1], rounds[32][THREADS / 32 + 1];
+struct Barrier { unsigned count, round; };
+static Barrier of_block;
+static std::map<std::pair<unsigned, unsigned>, Barrier> of_lanes;  // by warp and mask
 static std::function<void()> kernel;
 
 static void yield() {
@@ -37,21 +41,20 @@ static void yield() {
     threadIdx.x = self;
 }
 
-static void wait(unsigned &count, unsigned &round, unsigned expected) {
-    const unsigned mine = round;
-    if (++count == expected) {
-        count = 0;
-        ++round;
+static void wait(Barrier &barrier, unsigned expected) {
+    const unsigned mine = barrier.round;
+    if (++barrier.count == expected) {
+        barrier.count = 0;
+        ++barrier.round;
     }
-    while (round == mine) yield();
+    while (barrier.round == mine) yield();
 }
 
-static void __syncthreads() { wait(arrived_block, round_block, THREADS); }
+static void __syncthreads() { wait(of_block, THREADS); }
 
 static void __syncwarp(unsigned mask) {
-    const int first = __builtin_ctz(mask), warp = threadIdx.x / 32;
     if (!(mask >> threadIdx.x % 32 & 1)) std::abort();  // a lane outside its own mask
-    wait(arrived[first][warp], rounds[first][warp], __builtin_popcount(mask));
+    wait(of_lanes[{threadIdx.x / 32, mask}], __builtin_popcount(mask));
 }
 
 static real exchange(unsigned mask, real value, unsigned source) {

@@ -95,8 +95,10 @@ def _launch(kernel: str, family: ModulatedLQR, keep: int) -> Launch:
     groups = threads // lanes
     shared_B, shared_Q = family.B.ndim == 3, family.Q.ndim == 3
     tokens = min(groups, (groups - 1) // heads + 2)
-    on_chip = groups * N * ((keep + 1) * N if backward else max(M, N))
-    scalars = on_chip + (tokens if shared_B else groups) * N * M + (tokens if shared_Q else groups) * N * N
+    widest = max(N, M)
+    of_group = (4 * (widest + 4) + 31) // 32 * 32 + 4  # EXCHANGE, and STRETCH or FIRST_STEP
+    of_group += N * max((keep + 1) * N, M) if backward else N * widest + 16
+    scalars = groups * of_group + (tokens if shared_B else groups) * N * M + (tokens if shared_Q else groups) * N * N
     real = family.a.dtype
     defines = {
         "N": N,

@@ -18,7 +18,12 @@
 #define GROUPS (THREADS / LANES)
 #define MATRIX (ROWS * N)               // entries of P that a lane holds
 #define TURN (ACTIONS > 1 ? ACTIONS : 2)  // actions between two passes of a loop over them
-#define REFINE_ABOVE 4                   // 1 + w s from which on P° has too few digits left to be used alone
+#define WIDEST (N > M ? N : M)
+// Shared memory of a group, in entries, sized so that neighbouring groups do not wait for the same banks:
+#define EXCHANGE ((4 * (WIDEST + 4) + 31) / 32 * 32 + 4)  // through which its lanes tell each other vectors
+#define FIRST_STEP (N * WIDEST + 16)                      // what the actions of the first step saw
+#define STRETCH (N * ((KEEP + 1) * N > M ? (KEEP + 1) * N : M))  // P° of KEEP steps, and the P of the last of them
+#define REFINE_ABOVE 4                    // 1 + w s from which on P° has too few digits left to be used alone
 
 struct alignas(4 * sizeof(real)) four { real x[4]; };
 
@@ -44,27 +49,6 @@ __device__ __forceinline__ real root_of_ratio(real w, real d) {
     return w * (guess * ((real)1.5 - (real)0.5 * x * guess * guess));
 }
 
-// Lanes of a group always move together; other groups of the warp may have ended.
-struct Group {
-    unsigned mask;
-    int lane;   // within the group
-    __device__ real from(real x, int source) const { return __shfl_sync(mask, x, source, LANES); }
-    __device__ real sum(real x) const {
-#pragma unroll
-        for (int step = LANES / 2; step > 0; step /= 2) x += __shfl_xor_sync(mask, x, step, LANES);
-        return x;
-    }
-    // a spread vector of N in full
-    __device__ void gather(const real (&own)[ROWS], real (&full)[N]) const {
-#pragma unroll
-        for (int k = 0; k < N; ++k) full[k] = from(own[k % ROWS], k / ROWS);
-    }
-    __device__ void gather_actions(const real (&own)[ACTIONS], real (&full)[M]) const {
-#pragma unroll
-        for (int k = 0; k < M; ++k) full[k] = from(own[k % ACTIONS], k / ACTIONS);
-    }
-};
-
 template <int COUNT>
 __device__ __forceinline__ void load(const real *from, real (&to)[COUNT]) {
     if (COUNT % 4 == 0) {
@@ -80,16 +64,70 @@ __device__ __forceinline__ void load(const real *from, real (&to)[COUNT]) {
     }
 }
 
+template <int COUNT>
+__device__ __forceinline__ void save(real *to, const real (&from)[COUNT]) {
+    if (COUNT % 4 == 0) {
+#pragma unroll
+        for (int k = 0; k < COUNT / 4; ++k) {
+            four part;
+#pragma unroll
+            for (int i = 0; i < 4; ++i) part.x[i] = from[4 * k + i];
+            reinterpret_cast<four *>(to)[k] = part;
+        }
+    } else {
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k) to[k] = from[k];
+    }
+}
+
+// Lanes of a group always move together; other groups of the warp may have ended.
+struct Group {
+    unsigned mask;
+    int lane;        // within the group
+    real *exchange;  // shared memory: two pairs of vectors, used in turn, so that one barrier an exchange is enough
+    int turn;
+
+    __device__ real from(real x, int source) const { return __shfl_sync(mask, x, source, LANES); }
+    __device__ real sum(real x) const {
+#pragma unroll
+        for (int step = LANES / 2; step > 0; step /= 2) x += __shfl_xor_sync(mask, x, step, LANES);
+        return x;
+    }
+    // two spread vectors, COUNT entries a lane, in full
+    template <int COUNT, int SIZE>
+    __device__ __forceinline__ void gather(const real (&x)[COUNT], const real (&y)[COUNT], real (&full)[SIZE], real (&full2)[SIZE]) {
+        real *first = exchange + turn, *second = first + WIDEST + 4;
+        turn = 2 * (WIDEST + 4) - turn;
+        if (lane * COUNT < SIZE) {
+            save(first + lane * COUNT, x);
+            save(second + lane * COUNT, y);
+        }
+        __syncwarp(mask);
+        load(first, full);
+        load(second, full2);
+    }
+};
+
 // Everything a lane knows of its problem that does not change over time.
 struct Problem {
     Group group;
     long long index;                            // of the problem
-    const real *Bt, *Q;                         // in shared memory: B transposed (M, N), and Q (N, N)
+    const real *Bt, *Q;                         // in shared memory: B transposed, and Q as the lanes read it
     real a[ROWS], decay_A[ROWS], decay_Q[ROWS], r_inv[ACTIONS], decay_B[ACTIONS];
+    bool some_free;                             // some action with r_inv = 0
 
     __device__ int row(int r) const { return group.lane * ROWS + r; }
     __device__ int action(int r) const { return group.lane * ACTIONS + r; }
 
+    // row r of this lane's part of Q
+    __device__ void load_Q(int r, real (&row)[N]) const {
+#pragma unroll
+        for (int k = 0; k < N / 4; ++k) {
+            four part = reinterpret_cast<const four *>(Q)[(r * (N / 4) + k) * LANES + group.lane];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) row[4 * k + i] = part.x[i];
+        }
+    }
     // what the owner of action j has in its r-th place
     __device__ real weight(const real (&w)[ACTIONS], int r, int j) const { return group.from(w[r % ACTIONS], j / ACTIONS); }
 
@@ -129,6 +167,9 @@ __device__ __forceinline__ void unspread(real *to, int size, int lane, const rea
 // Bring B and Q of all that this block works on into shared memory, and set the problem up. Every thread takes part;
 // the answer is whether this thread has a problem to work on.
 __device__ bool set_up(const Inputs &in, const Shape &shape, real *memory, Problem &p) {
+    p.group.exchange = memory + threadIdx.x / LANES * EXCHANGE;
+    p.group.turn = 0;
+    memory += GROUPS * EXCHANGE;
     const long long first = (long long)blockIdx.x * GROUPS;
     const long long last = min(first + (long long)GROUPS, shape.problems) - 1;
     const long long token = first / shape.heads;
@@ -144,7 +185,9 @@ __device__ bool set_up(const Inputs &in, const Shape &shape, real *memory, Probl
     }
     const real *Q_from = in.Q + (SHARED_Q ? token : first) * n * n;
     for (int k = threadIdx.x; k < of_Q * N * N; k += THREADS) {
-        int i = k % N, j = k / N % N;
+        // entries k, k + 1, k + 2, k + 3 are neighbours in a row, the fours of neighbouring lanes follow each other
+        const int of_four = k / 4 % (N * N / 4), at_lane = of_four % LANES, part = of_four / LANES;
+        const int i = at_lane * ROWS + part / (N / 4), j = part % (N / 4) * 4 + k % 4;
         const real *matrix = Q_from + (long long)(k / (N * N)) * n * n;
         Q[k] = i < n && j < n ? (matrix[i * n + j] + matrix[j * n + i]) / 2 : 0;
     }
@@ -164,6 +207,10 @@ __device__ bool set_up(const Inputs &in, const Shape &shape, real *memory, Probl
     spread(in.decay_Q + p.index * n, n, lane, p.decay_Q);
     spread(in.r_inv + p.index * m, m, lane, p.r_inv);
     spread(in.decay_B + p.index * m, m, lane, p.decay_B);
+    real zeros = 0;
+#pragma unroll
+    for (int r = 0; r < ACTIONS; ++r) zeros += p.action(r) < m && p.r_inv[r] == 0;
+    p.some_free = p.group.sum(zeros) > 0;
     if (ONE_DECAY_A) {
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) p.decay_A[r] = in.decay_A[p.index];
@@ -173,24 +220,62 @@ __device__ bool set_up(const Inputs &in, const Shape &shape, real *memory, Probl
     return true;
 }
 
-// The symmetric part of Qf. Its columns are read through `room`, N * N entries of shared memory for this problem.
-__device__ void load_Qf(const Inputs &in, const Shape &shape, const Problem &p, real *room, real (&P)[ROWS][N]) {
-    const real *Qf = in.Qf + p.index * shape.n * shape.n;
-    for (int k = p.group.lane; k < N * N; k += LANES) {
-        const int i = k / N, j = k % N;
-        room[k] = i < shape.n && j < shape.n ? Qf[i * shape.n + j] : 0;
+// The problems of a warp, to read and write their matrices together: side by side in global memory, `apart` entries
+// from one to the next in shared memory.
+struct Warp {
+    int own, count, lanes;  // this problem's place among them, how many there are, and how many lanes they have
+    unsigned mask;
+    long long first;
+    __device__ Warp(Problem &p, const Shape &shape) {
+        own = threadIdx.x % 32 / LANES;
+        first = p.index - own;
+        count = (int)min((long long)(32 / LANES), shape.problems - first);
+        lanes = count * LANES;
+        mask = lanes == 32 ? 0xffffffffu : (1u << lanes) - 1;
     }
-    __syncwarp(p.group.mask);
+};
+
+// The symmetric part of Qf.
+__device__ void load_Qf(const Inputs &in, const Shape &shape, Problem &p, real *room, int apart, real (&P)[ROWS][N]) {
+    const Warp warp(p, shape);
+    const int n = shape.n;
+    const real *Qf = in.Qf + warp.first * n * n;
+    real *rooms = room - warp.own * apart;
+    __syncwarp(warp.mask);
+    for (int k = threadIdx.x % 32; k < warp.count * N * N; k += warp.lanes) {
+        const int i = k / N % N, j = k % N, which = k / (N * N);
+        rooms[which * apart + i * N + j] = i < n && j < n ? Qf[(long long)which * n * n + i * n + j] : 0;
+    }
+    __syncwarp(warp.mask);
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r)
+    for (int r = 0; r < ROWS; ++r) {
+        load(room + p.row(r) * N, P[r]);
 #pragma unroll
-        for (int k = 0; k < N; ++k) P[r][k] = (room[p.row(r) * N + k] + room[k * N + p.row(r)]) / 2;
-    __syncwarp(p.group.mask);
+        for (int k = 0; k < N; ++k) P[r][k] = (P[r][k] + room[k * N + p.row(r)]) / 2;
+    }
+    __syncwarp(warp.mask);
+}
+
+// A matrix of n rows and `columns` (of COLUMNS) columns for every problem.
+template <int COLUMNS>
+__device__ __forceinline__ void write(real *to, const Shape &shape, int columns, Problem &p, real *room, int apart, const real (&matrix)[ROWS][COLUMNS]) {
+    const Warp warp(p, shape);
+    const int n = shape.n;
+    real *rooms = room - warp.own * apart;
+    to += warp.first * n * columns;
+    __syncwarp(warp.mask);
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) save(room + p.row(r) * COLUMNS, matrix[r]);
+    __syncwarp(warp.mask);
+    for (int k = threadIdx.x % 32; k < warp.count * N * COLUMNS; k += warp.lanes) {
+        const int i = k / COLUMNS % N, j = k % COLUMNS, which = k / (N * COLUMNS);
+        if (i < n && j < columns) to[((long long)which * n + i) * columns + j] = rooms[which * apart + i * COLUMNS + j];
+    }
 }
 
 // A check-point: the rows of this lane in matrix `which` of this problem, in global memory.
 template <typename Pointer>
-__device__ __forceinline__ Pointer slot(Pointer memory, const Shape &shape, const Problem &p, int which) {
+__device__ __forceinline__ Pointer slot(Pointer memory, const Shape &shape, Problem &p, int which) {
     return memory + (which * shape.problems + p.index) * N * N + p.group.lane * MATRIX;
 }
 
@@ -216,7 +301,7 @@ __device__ __forceinline__ void recall(const real *from, int apart, real (&P)[RO
 
 // Actions j and j + 1 absorbed into P. v and v2: what they saw, P b, the second after the first was absorbed. d and d2:
 // their 1 + w s.
-__device__ __forceinline__ void absorb(const Problem &p, int j, real w, real w2, real (&P)[ROWS][N], real (&v)[ROWS], real (&v2)[ROWS], real &d, real &d2) {
+__device__ __forceinline__ void absorb(Problem &p, int j, real w, real w2, real (&P)[ROWS][N], real (&v)[ROWS], real (&v2)[ROWS], real &d, real &d2) {
     real b[N], b2[N], own[ROWS], own2[ROWS], full[N], full2[N];
     load(p.Bt + j * N, b);
     load(p.Bt + (j + 1) * N, b2);
@@ -239,8 +324,7 @@ __device__ __forceinline__ void absorb(const Problem &p, int j, real w, real w2,
         cross += v2[r] * own[r];
         s2 += v2[r] * own2[r];
     }
-    p.group.gather(v, full);
-    p.group.gather(v2, full2);
+    p.group.gather(v, v2, full, full2);
     s = p.group.sum(s);
     cross = p.group.sum(cross);
     s2 = p.group.sum(s2);
@@ -263,7 +347,7 @@ __device__ __forceinline__ void absorb(const Problem &p, int j, real w, real w2,
 }
 
 // P becomes P°: all actions of step t absorbed. Returns the largest 1 + w s: how many digits P° has lost.
-__device__ __forceinline__ real absorb_all(const Problem &p, int t, real (&P)[ROWS][N]) {
+__device__ __forceinline__ real absorb_all(Problem &p, int t, real (&P)[ROWS][N]) {
     real w[ACTIONS], v[ROWS], v2[ROWS], d, d2, worst = 1;
     p.B_fade(t, w);
 #pragma unroll
@@ -280,15 +364,14 @@ __device__ __forceinline__ real absorb_all(const Problem &p, int t, real (&P)[RO
 }
 
 // P° of step t becomes P of step t - 1.
-__device__ __forceinline__ void step_back(const Problem &p, int t, real (&P)[ROWS][N]) {
+__device__ __forceinline__ void step_back(Problem &p, int t, real (&P)[ROWS][N]) {
     real A[ROWS], scale[ROWS], A_full[N], scale_full[N], Q[N];
     p.A_at(t, A);
     p.Q_fade(t - 1, scale);
-    p.group.gather(A, A_full);
-    p.group.gather(scale, scale_full);
+    p.group.gather(A, scale, A_full, scale_full);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
-        load(p.Q + p.row(r) * N, Q);
+        p.load_Q(r, Q);
 #pragma unroll
         for (int k = 0; k < N; ++k) P[r][k] = A[r] * A_full[k] * P[r][k] + scale[r] * scale_full[k] * Q[k];
     }
@@ -309,11 +392,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_forward(PROBL
     Problem p;
     // V: what the actions of the first step saw, to decide them in reverse order
     real *V = memory;
-    if (!set_up(in, shape, memory + GROUPS * N * max(M, N), p)) return;
-    V += threadIdx.x / LANES * N * max(M, N);
+    if (!set_up(in, shape, memory + GROUPS * FIRST_STEP, p)) return;
+    V += threadIdx.x / LANES * FIRST_STEP;
 
     real P[ROWS][N];
-    load_Qf(in, shape, p, V, P);
+    load_Qf(in, shape, p, V, FIRST_STEP, P);
     for (int t = shape.horizon; t > 1; --t) {
         if (checkpoints && t < shape.horizon && t % shape.stride == 0) store(slot(checkpoints, shape, p, t / shape.stride - 1), 1, P);
         absorb_all(p, t, P);
@@ -334,11 +417,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_forward(PROBL
             absorb(p, j, first * p.weight(fade, r, j), second * p.weight(fade, r + 1, j + 1), P, v, v2, d, d2);
             if (p.group.lane == j / ACTIONS) gain[r % ACTIONS] = first / d;
             if (p.group.lane == (j + 1) / ACTIONS) gain[(r + 1) % ACTIONS] = second / d2;
-#pragma unroll
-            for (int k = 0; k < ROWS; ++k) {
-                V[j * N + p.row(k)] = v[k];
-                V[(j + 1) * N + p.row(k)] = v2[k];
-            }
+            save(V + j * N + p.row(0), v);
+            save(V + (j + 1) * N + p.row(0), v2);
         }
     real x[ROWS], A[ROWS];
     spread(in.h0 + p.index * shape.n, shape.n, p.group.lane, x);
@@ -351,13 +431,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_forward(PROBL
         for (int r = TURN - 1; r >= 0; --r) {
             const int j = turn + r;
             real part = 0;
+            load(V + j * N + p.row(0), v);
+            load(p.Bt + j * N + p.row(0), v2);
 #pragma unroll
-            for (int k = 0; k < ROWS; ++k) part += V[j * N + p.row(k)] * x[k];
+            for (int k = 0; k < ROWS; ++k) part += v[k] * x[k];
             const real action = -gain[r % ACTIONS] * p.group.sum(part);  // true in its owner
             if (p.group.lane == j / ACTIONS) u[r % ACTIONS] = action;
             const real push = p.group.from(action * fade[r % ACTIONS], j / ACTIONS);
 #pragma unroll
-            for (int k = 0; k < ROWS; ++k) x[k] += p.Bt[j * N + p.row(k)] * push;
+            for (int k = 0; k < ROWS; ++k) x[k] += v2[k] * push;
         }
     unspread(u_out + p.index * shape.m, shape.m, p.group.lane, u);
 }
@@ -380,7 +462,7 @@ __device__ __forceinline__ void multiply(const real (&P)[ROWS][N], const real (&
 }
 
 // B' x for the actions of this lane
-__device__ __forceinline__ void reach(const Problem &p, const real (&x)[N], const real (&y)[N], real (&Bx)[ACTIONS], real (&By)[ACTIONS]) {
+__device__ __forceinline__ void reach(Problem &p, const real (&x)[N], const real (&y)[N], real (&Bx)[ACTIONS], real (&By)[ACTIONS]) {
 #pragma unroll
     for (int r = 0; r < ACTIONS; ++r) {
         real b[N], even = 0, odd = 0, even2 = 0, odd2 = 0;
@@ -398,7 +480,7 @@ __device__ __forceinline__ void reach(const Problem &p, const real (&x)[N], cons
 }
 
 // h += B u for the rows of this lane
-__device__ __forceinline__ void push(const Problem &p, const real (&u)[M], const real (&v)[M], real (&h)[ROWS], real (&k)[ROWS]) {
+__device__ __forceinline__ void push(Problem &p, const real (&u)[M], const real (&v)[M], real (&h)[ROWS], real (&k)[ROWS]) {
 #pragma unroll
     for (int j = 0; j < M; ++j) {
         real b[ROWS];
@@ -425,7 +507,7 @@ struct Loop {
 };
 
 // One step of both loops, given P° of the step (absorbed) and its P; gradients are added up.
-__device__ void advance(const Problem &p, const Shape &shape, int t, const real *absorbed, const real (&P)[ROWS][N], bool refine, Loop &s, const Gradients &out) {
+__device__ void advance(Problem &p, const Shape &shape, int t, const real *absorbed, const real (&P)[ROWS][N], bool refine, Loop &s, const Gradients &out) {
     real A[ROWS], fade[ACTIONS], x[ROWS], x2[ROWS], forced[ROWS], full[N], full2[N], lam[ROWS], lam2[ROWS];
     real u[ACTIONS], u2[ACTIONS], q[ACTIONS], q2[ACTIONS], e[ACTIONS], e2[ACTIONS], actions[M], actions2[M];
     p.A_at(t, A);
@@ -448,16 +530,13 @@ __device__ void advance(const Problem &p, const Shape &shape, int t, const real 
         real unused[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) unused[r] = 0;
-        p.group.gather_actions(e, actions);
-        p.group.gather_actions(e2, actions2);
+        p.group.gather(e, e2, actions, actions2);
         push(p, actions, actions2, unused, forced);
     }
     // first answer: λ = P° x, u = -R^-1 B' λ
-    p.group.gather(x, full);
-    p.group.gather(forced, full2);
+    p.group.gather(x, forced, full, full2);
     multiply(absorbed, full, full2, lam, lam2);
-    p.group.gather(lam, full);
-    p.group.gather(lam2, full2);
+    p.group.gather(lam, lam2, full, full2);
     reach(p, full, full2, q, q2);
 #pragma unroll
     for (int r = 0; r < ACTIONS; ++r) {
@@ -473,19 +552,16 @@ __device__ void advance(const Problem &p, const Shape &shape, int t, const real 
             e[r] = fade[r] * u[r];
             e2[r] = fade[r] * u2[r];
         }
-        p.group.gather_actions(e, actions);
-        p.group.gather_actions(e2, actions2);
+        p.group.gather(e, e2, actions, actions2);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             h[r] = x[r];
             h2[r] = x2[r];
         }
         push(p, actions, actions2, h, h2);
-        p.group.gather(h, full);
-        p.group.gather(h2, full2);
+        p.group.gather(h, h2, full, full2);
         multiply(P, full, full2, lam, lam2);
-        p.group.gather(lam, full);
-        p.group.gather(lam2, full2);
+        p.group.gather(lam, lam2, full, full2);
         reach(p, full, full2, q, q2);
 #pragma unroll
         for (int r = 0; r < ACTIONS; ++r) {
@@ -494,16 +570,13 @@ __device__ void advance(const Problem &p, const Shape &shape, int t, const real 
             e[r] = fade[r] * d[r];
             e2[r] = fade[r] * d2[r];
         }
-        p.group.gather_actions(e, actions);
-        p.group.gather_actions(e2, actions2);
+        p.group.gather(e, e2, actions, actions2);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) h[r] = h2[r] = 0;
         push(p, actions, actions2, h, h2);
-        p.group.gather(h, full);
-        p.group.gather(h2, full2);
+        p.group.gather(h, h2, full, full2);
         multiply(absorbed, full, full2, lam, lam2);
-        p.group.gather(lam, full);
-        p.group.gather(lam2, full2);
+        p.group.gather(lam, lam2, full, full2);
         reach(p, full, full2, q, q2);
 #pragma unroll
         for (int r = 0; r < ACTIONS; ++r) {
@@ -517,39 +590,30 @@ __device__ void advance(const Problem &p, const Shape &shape, int t, const real 
         e2[r] = fade[r] * u2[r];
     }
     // the step itself
-    p.group.gather_actions(e, actions);
-    p.group.gather_actions(e2, actions2);
+    p.group.gather(e, e2, actions, actions2);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         h[r] = x[r];
         h2[r] = x2[r];
     }
     push(p, actions, actions2, h, h2);
-    p.group.gather(h, full);
-    p.group.gather(h2, full2);
+    p.group.gather(h, h2, full, full2);
     multiply(P, full, full2, lam, lam2);
 
     // gradients
-    if (t == shape.horizon) {
-        real *Qf = out.Qf + p.index * shape.n * shape.n;
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r)
-#pragma unroll
-            for (int k = 0; k < N; ++k)
-                if (p.row(r) < shape.n && k < shape.n) Qf[p.row(r) * shape.n + k] = (h[r] * full2[k] + h2[r] * full[k]) / 2;
-    } else {
-        real scale[ROWS], scale_full[N], Q[N];
-        p.Q_fade(t, scale);
-        p.group.gather(scale, scale_full);
-#pragma unroll
-        for (int k = 0; k < N; ++k) {
-            full[k] *= scale_full[k];
-            full2[k] *= scale_full[k];
-        }
+    if (t < shape.horizon) {
+        real faded[ROWS], faded2[ROWS], Q[N];
+        p.Q_fade(t, faded);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
-            load(p.Q + p.row(r) * N, Q);
-            const real mine = scale[r] * h[r], mine2 = scale[r] * h2[r];
+            faded2[r] = faded[r] * h2[r];
+            faded[r] *= h[r];
+        }
+        p.group.gather(faded, faded2, full, full2);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            p.load_Q(r, Q);
+            const real mine = faded[r], mine2 = faded2[r];
             real through = 0;
 #pragma unroll
             for (int k = 0; k < N; ++k) {
@@ -560,15 +624,18 @@ __device__ void advance(const Problem &p, const Shape &shape, int t, const real 
             s.ddecay_Q[r] -= t * through;
         }
     }
-    p.group.gather(lam, full);
-    p.group.gather(lam2, full2);
-    reach(p, full, full2, q, q2);
+    // B' λ = -R u and B' λ2 + g = -R u2, where R is finite
+    if (t == 1 || p.some_free) {
+        p.group.gather(lam, lam2, full, full2);
+        reach(p, full, full2, q, q2);
+    }
 #pragma unroll
     for (int r = 0; r < ACTIONS; ++r) {
-        q[r] *= fade[r];
-        q2[r] *= fade[r];
-        s.ddecay_B[r] -= t * (q[r] * u2[r] + q2[r] * u[r]);
-        s.dr_inv[r] -= q[r] * (q2[r] + pull[r]);
+        const bool finite = p.r_inv[r] > 0;
+        const real first = finite ? -u[r] / p.r_inv[r] : fade[r] * q[r];
+        const real second = finite ? -u2[r] / p.r_inv[r] : fade[r] * q2[r] + pull[r];
+        s.ddecay_B[r] -= t * (first * u2[r] + (t == 1 ? fade[r] * q2[r] : second) * u[r]);
+        s.dr_inv[r] -= first * second;
     }
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
@@ -584,13 +651,13 @@ __device__ void advance(const Problem &p, const Shape &shape, int t, const real 
     }
 }
 
-__device__ __forceinline__ void fetch(const Inputs &in, const Shape &shape, const Problem &p, const real *from, real *room, real (&P)[ROWS][N]) {
+__device__ __forceinline__ void fetch(const Inputs &in, const Shape &shape, Problem &p, const real *from, real *room, real (&P)[ROWS][N]) {
     if (from) recall(from, 1, P);
-    else load_Qf(in, shape, p, room, P);
+    else load_Qf(in, shape, p, room, STRETCH, P);
 }
 
 // From P at step `end`, keep every `step`-th P down to `bottom` (both ends excluded) in the slots that begin at `base`.
-__device__ __forceinline__ void keep_between(const Inputs &in, const Shape &shape, const Problem &p, const real *from, int bottom, int end, int step, real *scratch, int base, real *room, real (&P)[ROWS][N]) {
+__device__ __forceinline__ void keep_between(const Inputs &in, const Shape &shape, Problem &p, const real *from, int bottom, int end, int step, real *scratch, int base, real *room, real (&P)[ROWS][N]) {
     if (end - bottom <= step) return;
     fetch(in, shape, p, from, room, P);
     for (int t = end; t > bottom + step; --t) {
@@ -608,9 +675,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(
     const Gradients out = {da, dB, dQ, dQf, dr_inv, ddecay_A, ddecay_B, ddecay_Q, dh0};
     extern __shared__ __align__(16) real memory[];
     Problem p;
-    // of this problem: P° of KEEP steps and the P of the last of them, four entries of neighbouring lanes side by side
-    real *room = memory + threadIdx.x / LANES * (KEEP + 1) * N * N, *kept = room + 4 * (threadIdx.x % LANES);
-    if (!set_up(in, shape, memory + GROUPS * (KEEP + 1) * N * N, p)) return;
+    // in it, the fours of neighbouring lanes follow each other
+    real *room = memory + threadIdx.x / LANES * STRETCH, *kept = room + 4 * (threadIdx.x % LANES);
+    if (!set_up(in, shape, memory + GROUPS * STRETCH, p)) return;
     const int lane = p.group.lane, T = shape.horizon;
 
     Loop s;
@@ -672,15 +739,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(
     } else {
         unspread(out.decay_A + p.index * n, n, lane, s.ddecay_A);
     }
+    real full[N], full2[N];
+    p.group.gather(s.h, s.h2, full, full2);
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-        const int i = p.row(r);
-        if (i >= n) continue;
+    for (int r = 0; r < ROWS; ++r)
 #pragma unroll
-        for (int j = 0; j < M; ++j)
-            if (j < m) out.B[(p.index * n + i) * m + j] = s.dB[r][j];
-#pragma unroll
-        for (int k = 0; k < N; ++k)
-            if (k < n) out.Q[(p.index * n + i) * n + k] = s.dQ[r][k] / 2;
-    }
+        for (int k = 0; k < N; ++k) {
+            P[r][k] = (s.h[r] * full2[k] + s.h2[r] * full[k]) / 2;
+            s.dQ[r][k] /= 2;
+        }
+    write(out.Qf, shape, n, p, room, STRETCH, P);
+    write(out.Q, shape, n, p, room, STRETCH, s.dQ);
+    write(out.B, shape, m, p, room, STRETCH, s.dB);
 }

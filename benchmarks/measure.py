@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 import torch
 
-from ttcnet.lqr import plan
-
 from .errors import cast, differentiate, relative_errors, weights
 from .providers import PROVIDERS
 from .regimes import draw
@@ -96,7 +94,7 @@ def measure_here(point: Point, seconds: float) -> Outcome:
         times.append(time.perf_counter() - start)
     p20, median, p80 = _percentiles(times)
 
-    truth = differentiate(plan, cast(family, torch.float64), point.horizon, g)
+    truth = differentiate(PROVIDERS["reference"], cast(family, torch.float64), point.horizon, g)
     errors = relative_errors(found, truth)
     error_u = errors.pop("u")
     return Outcome("ok", median, p20, p80, len(times), peak, error_u, max(errors.values()))

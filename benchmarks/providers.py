@@ -16,6 +16,10 @@ def _by_plan(family: ModulatedLQR, horizon: int) -> Tensor:
     return plan(family, horizon, check=False)
 
 
+def _by_reference(family: ModulatedLQR, horizon: int) -> Tensor:
+    return plan(family, horizon, backend="reference", check=False)
+
+
 def _by_riccati(family: ModulatedLQR, horizon: int) -> Tensor:
     return solve(family.unroll(horizon), "riccati", check=False).u[..., 0, :]
 
@@ -30,6 +34,7 @@ def _by_symplectic(family: ModulatedLQR, horizon: int) -> Tensor:
 
 PROVIDERS: dict[str, Provider] = {
     "plan": _by_plan,
+    "reference": _by_reference,
     "autograd-riccati": _by_riccati,
     "kkt": _by_kkt,
     "symplectic": _by_symplectic,

@@ -186,9 +186,7 @@ def test_arguments_of_plan():
 
 
 def test_a_backend_that_cannot_run_says_why():
-    if torch.cuda.is_available():
-        pytest.skip("there is a CUDA device here")
-    with pytest.raises(RuntimeError, match=r'backend="fused" cannot run here: torch .*CUDA.* Use backend="auto"'):
+    with pytest.raises(RuntimeError, match=r'backend="fused" cannot run here: .* device cpu, .* Use backend="auto"'):
         plan(FAMILY, 4, backend="fused")
 
 

@@ -12,8 +12,9 @@ import torch
 from benchmarks.errors import NAMES, cast, differentiate, relative_errors, weights
 from benchmarks.regimes import draw
 from tests.lqr import emulator
-from ttcnet.lqr import ModulatedLQR, plan
+from ttcnet.lqr import plan
 from ttcnet.lqr.kernels import fused
+from ttcnet.lqr.problem import Family
 
 needs_compiler = pytest.mark.skipif(emulator.COMPILER is None, reason="the emulator needs g++")
 PLACES = [pytest.param("cpu", marks=needs_compiler), pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -30,7 +31,8 @@ def run_kernels(family, horizon, g, place, **shape):
         from ttcnet.lqr.kernels.nvrtc import run
     else:
         run = emulator.run
-    ready = ModulatedLQR(**{name: getattr(family, name).detach().to(place).contiguous() for name in NAMES})
+    ready = Family(**{name: getattr(family, name).detach().to(place).contiguous() for name in NAMES})
+    fused._shaped.cache_clear()
     with (
         patch.object(fused, "_lanes", (lambda *_: shape["lanes"]) if shape else fused._lanes),
         patch.object(torch.Tensor, "new_empty", poisoned),
@@ -41,9 +43,13 @@ def run_kernels(family, horizon, g, place, **shape):
     return {"u": u.cpu()} | {name: grad.cpu() for name, grad in zip(NAMES, grads, strict=True)}
 
 
+def reference(family, horizon):
+    return plan(family, horizon, backend="reference", check=False)
+
+
 def errors_of(family, horizon, place, **shape):
     g = weights(family)
-    truth = differentiate(plan, cast(family, torch.float64), horizon, g)
+    truth = differentiate(reference, cast(family, torch.float64), horizon, g)
     return relative_errors(run_kernels(family, horizon, g, place, **shape), truth)
 
 
@@ -115,7 +121,7 @@ def test_a_bad_problem_stays_by_itself(place):
 @pytest.mark.parametrize("horizon", [1, 2, 7, 8, 63, 64, 65, 511, 2048])
 @pytest.mark.parametrize("keep", [2, 4])
 def test_check_points_are_few(horizon, keep):
-    plan_of = fused.stretches(horizon, keep)
+    plan_of = fused.rhythm(horizon, keep)
     assert plan_of.stride % plan_of.inner == 0
     assert plan_of.inner % keep == 0
-    assert plan_of.checkpoints + plan_of.scratch <= max(16, 5 * (horizon / keep) ** (1 / 3))
+    assert plan_of.in_checkpoints + plan_of.in_scratch <= max(16, 5 * (horizon / keep) ** (1 / 3))

@@ -81,9 +81,9 @@ def scipy_kkt(problem: LQR):
     p = problem.standard_form()
     T, n, m = p.horizon, p.state_size, p.action_size
     A, B, Q, R = (x.numpy() for x in (p.A, p.B, p.Q, p.R))
-    cost = scipy.sparse.block_diag([np.zeros((n, n)), *Q, *R])
-    states = scipy.sparse.lil_matrix(((T + 1) * n, (T + 1) * n))
-    actions = scipy.sparse.lil_matrix(((T + 1) * n, T * m))
+    cost = scipy.sparse.block_diag([scipy.sparse.coo_array((n, n)), *Q, *R])
+    states = scipy.sparse.lil_array(((T + 1) * n, (T + 1) * n))
+    actions = scipy.sparse.lil_array(((T + 1) * n, T * m))
     for t in range(T + 1):
         states[t * n : (t + 1) * n, t * n : (t + 1) * n] = -np.eye(n)
         if t:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # Where torch calls MKL for vector mathematics, the first float32 exp of a process may run on several threads before MKL
 # is ready, and all but one then answer with four digits instead of seven (seen with torch 2.13 in one process of five).
@@ -35,6 +40,17 @@ def full_precision(device: torch.device) -> Iterator[None]:
             yield
         finally:
             setattr(matmul, name, before)
+
+
+def exactly(compute: Callable[P, T]) -> Callable[P, T]:
+    """`compute` in full precision, on the device of the first tensor of its first argument."""
+
+    @wraps(compute)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+        with full_precision(args[0][0].device):  # type: ignore[index]
+            return compute(*args, **kwargs)
+
+    return guarded
 
 
 def symmetrise(matrix: Tensor) -> Tensor:

@@ -5,13 +5,13 @@ and autograd see one opaque step. Each backend is a module with
     forward(family, horizon, keep) -> first actions, check-points
     backward(family, horizon, checkpoints, g) -> gradients of all fields
 
-over a family in working precision.
+over a Family, whose fields are contiguous and in working precision.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from functools import cache
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -19,19 +19,19 @@ import torch
 from torch import Tensor
 
 from .adjoint import refuse_second_derivatives
-from .arithmetic import full_precision, working_dtype
-from .problem import ModulatedLQR
+from .arithmetic import working_dtype
+from .problem import Family, ModulatedLQR
 
 BACKENDS = {"reference": "recursion", "cuda": "kernels.cuda"}
-FIELDS = tuple(field.name for field in fields(ModulatedLQR))
+FIELDS = Family._fields
 
 
 class Backend(Protocol):
-    def checkpoints(self, family: ModulatedLQR, horizon: int) -> tuple[int, ...]: ...
+    def checkpoints(self, family: Family, horizon: int) -> tuple[int, ...]: ...
 
-    def forward(self, family: ModulatedLQR, horizon: int, keep: bool) -> tuple[Tensor, Tensor]: ...
+    def forward(self, family: Family, horizon: int, keep: bool) -> tuple[Tensor, Tensor]: ...
 
-    def backward(self, family: ModulatedLQR, horizon: int, checkpoints: Tensor, g: Tensor) -> list[Tensor]: ...
+    def backward(self, family: Family, horizon: int, checkpoints: Tensor, g: Tensor) -> list[Tensor]: ...
 
 
 def plan(family: ModulatedLQR, horizon: int, backend: str) -> Tensor:
@@ -41,25 +41,25 @@ def plan(family: ModulatedLQR, horizon: int, backend: str) -> Tensor:
     return torch.ops.ttcnet.plan(*tensors, horizon, keep, backend)[0]
 
 
+@cache
 def _module(backend: str) -> Backend:
     return import_module(f".{BACKENDS[backend]}", __package__)
 
 
-def _family(tensors: tuple[Tensor, ...]) -> ModulatedLQR:
+def _family(tensors: list[Tensor]) -> Family:
     dtype = working_dtype(tensors[0].dtype)
-    return ModulatedLQR(*(x.to(dtype).contiguous() for x in tensors))
+    return Family(*(x.to(dtype).contiguous() for x in tensors))
 
 
 def _plan(*arguments: Any) -> tuple[Tensor, Tensor]:
     *tensors, horizon, keep, backend = arguments
-    with full_precision(tensors[0].device):
-        u, kept = _module(backend).forward(_family(tuple(tensors)), horizon, keep)
+    u, kept = _module(backend).forward(_family(tensors), horizon, keep)
     return u.to(tensors[0].dtype), kept
 
 
 def _plan_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
     *tensors, horizon, keep, backend = arguments
-    family = ModulatedLQR(*tensors)
+    family = Family(*tensors)
     shape = _module(backend).checkpoints(family, horizon) if keep else (0,)
     u = torch.empty(family.r_inv.shape, dtype=family.a.dtype, device=family.a.device)
     return u, u.new_empty(shape, dtype=working_dtype(family.a.dtype))
@@ -67,9 +67,8 @@ def _plan_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 def _plan_backward(*arguments: Any) -> list[Tensor]:
     *tensors, checkpoints, g, horizon, backend = arguments
-    family = _family(tuple(tensors))
-    with full_precision(g.device):
-        grads = _module(backend).backward(family, horizon, checkpoints, g.to(family.a.dtype).contiguous())
+    family = _family(tensors)
+    grads = _module(backend).backward(family, horizon, checkpoints, g.to(family.a.dtype).contiguous())
     return [grad.to(g.dtype) for grad in grads]
 
 

@@ -84,10 +84,10 @@ def _choose(family: ModulatedLQR, backend: str) -> str:
 
 def _obstacle(family: ModulatedLQR) -> str | None:
     if family.a.device.type != "cuda":
-        return cuda.why_not() or f"the family is on {family.a.device}, not on a CUDA device"
+        return f"the family is on the device {family.a.device}, and the kernels need a CUDA device"
     if (largest := max(family.state_size, family.action_size)) > cuda.LARGEST:
         return f"its kernels hold up to {cuda.LARGEST} states and actions, and this family has {largest}"
-    return cuda.why_not()
+    return None if torch.compiler.is_compiling() else cuda.why_not()  # the operator itself says so, once compiled
 
 
 def _plan_symplectically(family: ModulatedLQR, horizon: int, check: bool) -> Tensor:

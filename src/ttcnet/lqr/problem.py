@@ -13,6 +13,7 @@ The problem, for t = 1..T and a given h_0:
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -289,3 +290,17 @@ class ModulatedLQR:
             R=cost.unsqueeze(-2).expand(N, H, T, -1),
             h0=h0,
         )
+
+
+class Family(NamedTuple):
+    """The fields of a ModulatedLQR, already checked, contiguous and in working precision: what backends work on."""
+
+    a: Tensor
+    B: Tensor
+    Q: Tensor
+    Qf: Tensor
+    r_inv: Tensor
+    decay_A: Tensor
+    decay_B: Tensor
+    decay_Q: Tensor
+    h0: Tensor

@@ -27,22 +27,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .arithmetic import apply, fade, outer, symmetrise, with_heads
-from .problem import ModulatedLQR
+from .arithmetic import apply, exactly, fade, outer, symmetrise, with_heads
+from .problem import Family
 
 
-class Prepared(NamedTuple):
-    """The fields of a ModulatedLQR made ready: Q and Qf symmetric to the bit, B and Q with a head dimension."""
-
-    a: Tensor
-    B: Tensor
-    Q: Tensor
-    Qf: Tensor
-    r_inv: Tensor
-    decay_A: Tensor
-    decay_B: Tensor
-    decay_Q: Tensor
-    h0: Tensor
+class Prepared(Family):
+    """A family with Q and Qf symmetric to the bit, and B and Q with a head dimension."""
 
     def A_at(self, t: int) -> Tensor:
         return 1 + fade(self.decay_A, t) * self.a
@@ -64,10 +54,9 @@ class Step(NamedTuple):
         return torch.cholesky_solve(x.unsqueeze(-1), self.L).squeeze(-1)
 
 
-def prepare(family: ModulatedLQR) -> Prepared:
-    ready = {name: getattr(family, name) for name in Prepared._fields}
-    ready |= {"B": with_heads(ready["B"]), "Q": symmetrise(with_heads(ready["Q"])), "Qf": symmetrise(ready["Qf"])}
-    return Prepared(**ready)
+def prepare(family: Family) -> Prepared:
+    Q, Qf = symmetrise(with_heads(family.Q)), symmetrise(family.Qf)
+    return Prepared(*family._replace(B=with_heads(family.B), Q=Q, Qf=Qf))
 
 
 def factorise(family: Prepared, P: Tensor, t: int) -> Step:
@@ -87,12 +76,14 @@ def step_back(family: Prepared, step: Step, t: int) -> Tensor:
     return (A.unsqueeze(-1) * A.unsqueeze(-2)) * symmetrise(step.P - W.mT @ W) + family.Q_at(t - 1)
 
 
-def checkpoints(family: ModulatedLQR, horizon: int) -> tuple[int, ...]:
+def checkpoints(family: Family, horizon: int) -> tuple[int, ...]:
     """The shape of what `forward` keeps: P_t for t = T and for every multiple of √T below."""
     return math.ceil(horizon / stretch_length(horizon)), *family.Qf.shape
 
 
-def forward(problems: ModulatedLQR, horizon: int, keep: bool) -> tuple[Tensor, Tensor]:
+@torch.no_grad()
+@exactly
+def forward(problems: Family, horizon: int, keep: bool) -> tuple[Tensor, Tensor]:
     """The first action u_1, and the check-points for `backward`."""
     family, stretch = prepare(problems), stretch_length(horizon)
     P, kept = family.Qf, []
@@ -107,7 +98,9 @@ def forward(problems: ModulatedLQR, horizon: int, keep: bool) -> tuple[Tensor, T
     return u, torch.stack(kept) if keep else u.new_empty(0)
 
 
-def backward(problems: ModulatedLQR, horizon: int, checkpoints: Tensor, g: Tensor) -> list[Tensor]:
+@torch.no_grad()
+@exactly
+def backward(problems: Family, horizon: int, checkpoints: Tensor, g: Tensor) -> list[Tensor]:
     """The gradients of all fields, given g, the gradient of u_1."""
     family = prepare(problems)
     a, B, _, _, r_inv, decay_A, decay_B, decay_Q, h0 = family
@@ -145,8 +138,7 @@ def backward(problems: ModulatedLQR, horizon: int, checkpoints: Tensor, g: Tenso
             grad.Q.add_(symmetrise(outer(scale * h, scale * h_)))
             grad.decay_Q.sub_(t * (h * apply(Q, h_) + h_ * apply(Q, h)))
     # what the heads of a token share gets the sum of their gradients
-    shared = (getattr(problems, name).ndim < x.ndim for name, x in zip(Prepared._fields, grad, strict=True))
-    return [x.sum(1) if of_token else x for x, of_token in zip(grad, shared, strict=True)]
+    return [g if g.ndim == x.ndim else g.sum(1) for g, x in zip(grad, problems, strict=True)]
 
 
 def stretch_length(horizon: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..problem import ModulatedLQR
+from ..problem import Family
 from . import fused
 from .fused import LARGEST, checkpoints
 from .nvrtc import run, why_not
@@ -12,9 +12,9 @@ from .nvrtc import run, why_not
 __all__ = ["LARGEST", "backward", "checkpoints", "forward", "why_not"]
 
 
-def forward(family: ModulatedLQR, horizon: int, keep: bool) -> tuple[Tensor, Tensor]:
+def forward(family: Family, horizon: int, keep: bool) -> tuple[Tensor, Tensor]:
     return fused.forward(family, horizon, keep, run)
 
 
-def backward(family: ModulatedLQR, horizon: int, checkpoints: Tensor, g: Tensor) -> list[Tensor]:
+def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor) -> list[Tensor]:
     return fused.backward(family, horizon, checkpoints, g, run)

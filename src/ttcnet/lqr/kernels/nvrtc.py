@@ -22,6 +22,7 @@ SOURCE = Path(__file__).with_name("recursion.cu")
 _ALLOW_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
+@cache
 def why_not() -> str | None:
     """Why kernels cannot be compiled and run here, or None if they can."""
     if not torch.cuda.is_available():

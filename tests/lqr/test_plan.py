@@ -1,15 +1,23 @@
 """`plan`: right in float64, accurate in float32, and the same whatever surrounds it."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 from benchmarks.errors import NAMES, cast, differentiate, relative_errors, weights
 from benchmarks.regimes import REGIMES, draw
-from ttcnet.lqr import ModulatedLQR, backends, plan, solve
+from ttcnet.lqr import ModulatedLQR, backends, solve
+from ttcnet.lqr import plan as plan_with
 
 SHAPES = [(1, 1), (5, 3), (3, 5), (16, 16), (2, 1)]
+
+
+@pytest.fixture(params=["reference", "fused"])
+def plan(request):
+    """Every test here holds for every backend that claims to be exact."""
+    return partial(plan_with, backend=request.param)
 
 
 def by_riccati(family, horizon):
@@ -19,7 +27,7 @@ def by_riccati(family, horizon):
 @pytest.mark.parametrize("regime", REGIMES)
 @pytest.mark.parametrize("per_head", [False, True])
 @pytest.mark.parametrize(("n", "m"), SHAPES)
-def test_equals_autograd_through_riccati(regime, per_head, n, m):
+def test_equals_autograd_through_riccati(plan, regime, per_head, n, m):
     family = cast(draw(regime, tokens=3, heads=2, n=n, m=m, per_head=per_head), torch.float64)
     g = weights(family)
     for horizon in (1, 2, 3, 9, 17):
@@ -28,7 +36,7 @@ def test_equals_autograd_through_riccati(regime, per_head, n, m):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_gradcheck(name):
+def test_gradcheck(plan, name):
     family = draw("trained", tokens=2, heads=2, n=3, m=2)
 
     def first_action(value):
@@ -40,7 +48,7 @@ def test_gradcheck(name):
 
 
 @pytest.mark.parametrize("size", ["(N, H, n)", "(N, H, 1)"])
-def test_decay_of_A_per_state_or_per_head(size):
+def test_decay_of_A_per_state_or_per_head(plan, size):
     family = draw("trained", n=4)
     rate = family.decay_A.expand(-1, -1, 4).clone() if size == "(N, H, n)" else family.decay_A
     family = cast(replace(family, decay_A=rate), torch.float64)
@@ -51,7 +59,7 @@ def test_decay_of_A_per_state_or_per_head(size):
 
 @pytest.mark.parametrize("regime", REGIMES)
 @pytest.mark.parametrize("horizon", [1, 2, 3, 8, 31, 64, 256])
-def test_float32_is_accurate(regime, horizon):
+def test_float32_is_accurate(plan, regime, horizon):
     for seed in range(3):
         single = cast(draw(regime, tokens=8, heads=4, seed=seed), torch.float32)
         exact, g = cast(single, torch.float64), weights(single)
@@ -61,7 +69,7 @@ def test_float32_is_accurate(regime, horizon):
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-30, 1e-12, 1e-6])
-def test_actions_that_cost_too_much(scale):
+def test_actions_that_cost_too_much(plan, scale):
     """r_inv of zero and nearly zero: no action, and a finite, exact gradient of r_inv itself."""
     family = draw("trained", n=4, m=3)
     r_inv = family.r_inv.clone()
@@ -82,7 +90,7 @@ def test_actions_that_cost_too_much(scale):
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e4, 1e6])
-def test_gradient_of_r_inv_where_the_loop_is_closed_hard(scale):
+def test_gradient_of_r_inv_where_the_loop_is_closed_hard(plan, scale):
     """B'λ~ + g is nearly zero when actions are cheap against the state's cost: it must not be found as a sum."""
     family = draw("trained", n=5, m=3, seed=5)
     single = cast(replace(family, Q=scale * family.Q, Qf=scale * family.Qf), torch.float32)
@@ -98,7 +106,7 @@ def test_unrolling_r_inv_next_to_zero():
         assert solve(single.unroll(4)).u.abs().max() < 1e-30
 
 
-def test_long_horizons():
+def test_long_horizons(plan):
     for regime in ("slow", "constant", "singular"):
         single = cast(draw(regime, n=5, m=3), torch.float32)
         exact, g = cast(single, torch.float64), weights(single)
@@ -107,7 +115,7 @@ def test_long_horizons():
         assert max(errors.values()) < 1e-3, errors
 
 
-def test_horizon_zero_plans_nothing():
+def test_horizon_zero_plans_nothing(plan):
     family = cast(draw("trained"), torch.float32)
     u = plan(family, 0)
     assert u.shape == family.r_inv.shape
@@ -116,14 +124,14 @@ def test_horizon_zero_plans_nothing():
     assert not family.r_inv.grad.any()
 
 
-def test_no_problems_at_all():
+def test_no_problems_at_all(plan):
     family = draw("trained", tokens=0, heads=2, n=4, m=3)
     assert plan(family, 5).shape == (0, 2, 3)
     assert solve(family.unroll(5)).u.shape == (0, 2, 5, 3)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_in_float32_inside(dtype):
+def test_half_precision_in_float32_inside(plan, dtype):
     half = cast(draw("trained"), dtype)
     g = weights(half)
     found = differentiate(plan, half, 8, g)
@@ -134,7 +142,7 @@ def test_half_precision_in_float32_inside(dtype):
         assert error < eps, name  # nothing is lost but the rounding of what comes in and goes out
 
 
-def test_autocast_around_it_changes_nothing():
+def test_autocast_around_it_changes_nothing(plan):
     family = cast(draw("trained"), torch.float32)
     g = weights(family)
     plain = differentiate(plan, family, 8, g)
@@ -146,20 +154,20 @@ def test_autocast_around_it_changes_nothing():
     assert torch.equal(states, solve(family.unroll(8)).h)
 
 
-def test_gradients_of_Q_and_Qf_are_symmetric():
+def test_gradients_of_Q_and_Qf_are_symmetric(plan):
     family = cast(draw("trained"), torch.float32)
     found = differentiate(plan, family, 8, weights(family))
     assert torch.equal(found["Q"], found["Q"].mT)
     assert torch.equal(found["Qf"], found["Qf"].mT)
 
 
-def test_same_bits_twice():
+def test_same_bits_twice(plan):
     family = cast(draw("slow"), torch.float32)
     first, second = (differentiate(plan, family, 33, weights(family)) for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_memory_between_the_passes_grows_with_the_root_of_the_horizon():
+def test_memory_between_the_passes_grows_with_the_root_of_the_horizon(plan):
     def kept(horizon):
         sizes = []
 
@@ -173,14 +181,14 @@ def test_memory_between_the_passes_grows_with_the_root_of_the_horizon():
         return sum(sizes) - sum(getattr(family, name).numel() for name in NAMES)
 
     one = draw("trained").Qf.numel()
-    assert kept(4) == 2 * one
-    assert kept(100) == 10 * one
-    assert kept(400) == 20 * one
+    assert kept(4) <= 2 * one
+    assert kept(100) <= 10 * one
+    assert kept(400) <= 20 * one
 
 
 @pytest.mark.parametrize("poison", ["a", "B", "Q", "Qf", "r_inv", "decay_A", "decay_B", "decay_Q", "h0"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_bad_problem_stays_by_itself(poison, value):
+def test_a_bad_problem_stays_by_itself(plan, poison, value):
     """Unchecked, a NaN or an infinity in one token spoils that token only, and all of it."""
     family = cast(draw("trained", tokens=3, n=4), torch.float32)
     clean = plan(family, 6)
@@ -192,7 +200,7 @@ def test_a_bad_problem_stays_by_itself(poison, value):
         assert dirty[1, 0].isnan().all()
 
 
-def test_an_indefinite_cost_is_reported():
+def test_an_indefinite_cost_is_reported(plan):
     family = draw("trained", n=4)
     family = replace(family, Qf=family.Qf - 100 * torch.eye(4))
     with pytest.raises(ValueError, match=r"Qf must be positive semi-definite; got no minimum in problem \(0, 0\)"):
@@ -202,10 +210,10 @@ def test_an_indefinite_cost_is_reported():
 
 def test_backends_agree():
     family = draw("trained", n=4)
-    truth = plan(family, 8, backend="reference")
-    torch.testing.assert_close(plan(family, 8, backend="symplectic"), truth, rtol=1e-7, atol=1e-9)
-    torch.testing.assert_close(plan(family, 8, backend="auto"), truth, rtol=1e-7, atol=1e-9)
-    assert set(backends()) == {"reference", "fused", "symplectic"}
+    truth = plan_with(family, 8, backend="reference")
+    torch.testing.assert_close(plan_with(family, 8, backend="symplectic"), truth, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(plan_with(family, 8, backend="auto"), truth, rtol=1e-7, atol=1e-9)
+    assert set(backends()) == {"reference", "fused on cuda", "fused on cpu", "symplectic"}
 
 
 def test_operators_are_well_behaved():
@@ -224,9 +232,9 @@ def test_compiles_whole():
 
     @torch.compile(fullgraph=True, backend="aot_eager")
     def compiled(family, horizon):
-        return plan(ModulatedLQR(**{name: 1 * getattr(family, name) for name in NAMES}), horizon)
+        return plan_with(ModulatedLQR(**{name: 1 * getattr(family, name) for name in NAMES}), horizon)
 
-    truth, found = differentiate(plan, family, 5, g), differentiate(compiled, family, 5, g)
+    truth, found = differentiate(plan_with, family, 5, g), differentiate(compiled, family, 5, g)
     assert all(torch.equal(found[name], truth[name]) for name in truth)
 
 

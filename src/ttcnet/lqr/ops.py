@@ -1,5 +1,6 @@
-"""plan's computation as operators of torch, ttcnet::plan and ttcnet::plan_backward, so that torch.compile, CUDA graphs
-and autograd see one opaque step. Each backend is a module with
+"""plan's computation as operators of torch, ttcnet::plan and ttcnet::plan_backward, so that torch.compile and whatever
+else traces sees one opaque step. Plain eager tensors go past the operators, whose registered autograd costs the host
+several times what the kernels cost the GPU when problems are few. Each backend is a module with
 
     checkpoints(family, horizon) -> shape of what the forward pass keeps for the backward pass
     forward(family, horizon, keep) -> first actions, check-points
@@ -17,12 +18,13 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from .adjoint import refuse_second_derivatives
 from .arithmetic import working_dtype
 from .problem import Family, ModulatedLQR
 
-BACKENDS = {"reference": "recursion", "cuda": "kernels.cuda"}
+BACKENDS = {"reference": "recursion", "cuda": "kernels.cuda", "cpu": "kernels.cpu"}
 FIELDS = Family._fields
 
 
@@ -38,7 +40,11 @@ def plan(family: ModulatedLQR, horizon: int, backend: str) -> Tensor:
     """The first actions, differentiable once. `backend` is one of BACKENDS, and the horizon at least 1."""
     tensors = [getattr(family, name) for name in FIELDS]
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    return torch.ops.ttcnet.plan(*tensors, horizon, keep, backend)[0]
+    if torch.compiler.is_compiling() or any(type(x) not in (Tensor, Parameter) for x in tensors):
+        return torch.ops.ttcnet.plan(*tensors, horizon, keep, backend)[0]
+    if keep:
+        return _EagerPlan.apply(horizon, backend, *tensors)
+    return _plan(*tensors, horizon, False, backend)[0]
 
 
 @cache
@@ -48,6 +54,8 @@ def _module(backend: str) -> Backend:
 
 def _family(tensors: list[Tensor]) -> Family:
     dtype = working_dtype(tensors[0].dtype)
+    if all(x.dtype == dtype and x.is_contiguous() for x in tensors):
+        return Family(*tensors)
     return Family(*(x.to(dtype).contiguous() for x in tensors))
 
 
@@ -69,11 +77,25 @@ def _plan_backward(*arguments: Any) -> list[Tensor]:
     *tensors, checkpoints, g, horizon, backend = arguments
     family = _family(tensors)
     grads = _module(backend).backward(family, horizon, checkpoints, g.to(family.a.dtype).contiguous())
-    return [grad.to(g.dtype) for grad in grads]
+    return [grad if grad.dtype == g.dtype else grad.to(g.dtype) for grad in grads]
 
 
 def _plan_backward_fake(*arguments: Any) -> list[Tensor]:
     return [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in arguments[: len(FIELDS)]]
+
+
+class _EagerPlan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, horizon: int, backend: str, *tensors: Tensor) -> Tensor:
+        u, kept = _plan(*tensors, horizon, True, backend)
+        ctx.save_for_backward(*tensors, kept)
+        ctx.horizon, ctx.backend = horizon, backend
+        return u
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        refuse_second_derivatives("plan")
+        return None, None, *_plan_backward(*ctx.saved_tensors, grads[0], ctx.horizon, ctx.backend)
 
 
 def _remember(ctx: Any, inputs: Any, output: Any) -> None:

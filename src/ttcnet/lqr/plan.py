@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import checks, ops
-from .kernels import cuda
+from .kernels import cpu, cuda
 from .problem import ModulatedLQR
 from .solve import solve
 
@@ -23,9 +23,9 @@ def plan(family: ModulatedLQR, horizon: int, backend: str = "auto", *, check: bo
     Args:
         family: the problems. Half precision is planned in float32 and returned in half precision.
         horizon: the number of steps to look ahead, 0 or more.
-        backend: "fused" (the stable recursion in one kernel, on a CUDA device), "reference" (the same in PyTorch, any
-            device), "symplectic" (the paper's iteration; for comparison), or "auto", the fastest that is exact here.
-            `backends()` tells what can run on this machine.
+        backend: "fused" (the stable recursion as one compiled kernel, on a CUDA device or the CPU), "reference" (the
+            same in PyTorch, any device), "symplectic" (the paper's iteration; for comparison), or "auto", the fastest
+            that is exact here. `backends()` tells what can run on this machine.
         check: whether to check values (finite, signs, symmetry). None checks on the CPU and not on a GPU, where
             reading values would make the host wait. Unchecked, a NaN or a problem without a minimum stays by itself
             and makes that problem's action NaN.
@@ -67,7 +67,7 @@ def plan(family: ModulatedLQR, horizon: int, backend: str = "auto", *, check: bo
 
 def backends() -> dict[str, str | None]:
     """Every backend of `plan`, with the reason why it cannot run on this machine, or None if it can."""
-    return {"reference": None, "fused": cuda.why_not(), "symplectic": None}
+    return {"reference": None, "fused on cuda": cuda.why_not(), "fused on cpu": cpu.why_not(), "symplectic": None}
 
 
 def _choose(family: ModulatedLQR, backend: str) -> str:
@@ -76,18 +76,22 @@ def _choose(family: ModulatedLQR, backend: str) -> str:
         return backend
     obstacle = _obstacle(family)
     if obstacle is None:
-        return "cuda"
+        return family.a.device.type
     if backend == "fused":
         raise RuntimeError(f'backend="fused" cannot run here: {obstacle}. Use backend="auto" or "reference".')
     return "reference"
 
 
 def _obstacle(family: ModulatedLQR) -> str | None:
-    if family.a.device.type != "cuda":
-        return f"the family is on the device {family.a.device}, and the kernels need a CUDA device"
-    if (largest := max(family.state_size, family.action_size)) > cuda.LARGEST:
+    """Why the fused kernels cannot plan this family, or None if they can."""
+    device, largest = family.a.device.type, max(family.state_size, family.action_size)
+    if device not in ("cpu", "cuda"):
+        return f"there are kernels for CUDA devices and the CPU, and the family is on the device {family.a.device}"
+    if device == "cuda" and largest > cuda.LARGEST:
         return f"its kernels hold up to {cuda.LARGEST} states and actions, and this family has {largest}"
-    return None if torch.compiler.is_compiling() else cuda.why_not()  # the operator itself says so, once compiled
+    if torch.compiler.is_compiling():
+        return None  # the operator itself will tell, when it runs
+    return cpu.why_not() if device == "cpu" else cuda.why_not()
 
 
 def _plan_symplectically(family: ModulatedLQR, horizon: int, check: bool) -> Tensor:

@@ -161,7 +161,7 @@ def _shaped(
     groups = threads // lanes
     tokens = min(groups, (groups - 1) // heads + 2)
     widest = max(N, M)
-    of_group = (4 * (widest + 4) + 31) // 32 * 32 + 4  # EXCHANGE, and STRETCH or FIRST_STEP
+    of_group = (4 * (widest + 4) + on_chip + 31) // 32 * 32 + 4  # EXCHANGE, and STRETCH or FIRST_STEP
     of_group += N * max((on_chip + 1) * N, M) if backward else N * widest + 16
     scalars = groups * of_group + (tokens if shared_B else groups) * N * M + (tokens if shared_Q else groups) * N * N
     defines = {

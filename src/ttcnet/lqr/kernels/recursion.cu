@@ -20,7 +20,7 @@
 #define TURN (ACTIONS > 1 ? ACTIONS : 2)  // actions between two passes of a loop over them
 #define WIDEST (N > M ? N : M)
 // Shared memory of a group, in entries, sized so that neighbouring groups do not wait for the same banks:
-#define EXCHANGE ((4 * (WIDEST + 4) + 31) / 32 * 32 + 4)  // through which its lanes tell each other vectors
+#define EXCHANGE ((4 * (WIDEST + 4) + KEEP + 31) / 32 * 32 + 4)  // through which its lanes tell each other vectors
 #define FIRST_STEP (N * WIDEST + 16)                      // what the actions of the first step saw
 #define STRETCH (N * ((KEEP + 1) * N > M ? (KEEP + 1) * N : M))  // P° of KEEP steps, and the P of the last of them
 #define REFINE_ABOVE 4                    // 1 + w s from which on P° has too few digits left to be used alone
@@ -679,6 +679,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(
     real *room = memory + threadIdx.x / LANES * STRETCH, *kept = room + 4 * (threadIdx.x % LANES);
     if (!set_up(in, shape, memory + GROUPS * STRETCH, p)) return;
     const int lane = p.group.lane, T = shape.horizon;
+    real *lost_digits = p.group.exchange + 4 * (WIDEST + 4);  // of each step on chip: its largest 1 + w s
 
     Loop s;
     spread(in.h0 + p.index * shape.n, shape.n, lane, s.h);
@@ -711,16 +712,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(
                 const real *from = top == end1 ? from1 : slot(scratch, shape, p, inner_slots + (top - bottom1) / KEEP - 1);
                 fetch(in, shape, p, from, room, P);
                 store(kept + KEEP * N * N, LANES, P);
-                real worst = 1;
                 for (int t = top; t > bottom; --t) {
-                    worst = max(worst, absorb_all(p, t, P));
+                    const real lost = absorb_all(p, t, P);
+                    if (p.group.lane == 0) lost_digits[t - bottom - 1] = lost;
                     store(kept + (t - bottom - 1) * N * N, LANES, P);
                     if (t > bottom + 1) step_back(p, t, P);
                 }
+                __syncwarp(p.group.mask);
                 for (int t = bottom + 1; t <= top; ++t) {
                     recall(kept + (t < top ? t - bottom : KEEP) * N * N, LANES, P);
                     if (t < top) step_back(p, t + 1, P);
-                    advance(p, shape, t, kept + (t - bottom - 1) * N * N, P, worst > REFINE_ABOVE, s, out);
+                    advance(p, shape, t, kept + (t - bottom - 1) * N * N, P, lost_digits[t - bottom - 1] > REFINE_ABOVE, s, out);
                 }
             }
         }

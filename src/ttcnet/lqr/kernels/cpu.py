@@ -1,0 +1,121 @@
+"""The recursion on the CPU: compiled by numba, problems spread over torch's threads and over SIMD.
+
+As in recursion.cu, the actions of a step are absorbed into P one by one. A step keeps its P and what each action saw,
+v = P b before it was absorbed; the closed loop then decides the actions in reverse order, which costs no digits.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..problem import Family
+
+
+@cache
+def why_not() -> str | None:
+    """Why this backend cannot run here, or None if it can."""
+    return None if find_spec("numba") else "the package numba is not installed (pip install numba)"
+
+
+def checkpoints(family: Family, horizon: int) -> tuple[int, ...]:
+    """The shape of what `forward` keeps: the lower half of P_t at every multiple of √T below T."""
+    tokens, heads, n = family.a.shape
+    return math.ceil(horizon / _stretch(horizon)) - 1, n * (n + 1) // 2, tokens * heads
+
+
+def forward(family: Family, horizon: int, keep: bool) -> tuple[Tensor, Tensor]:
+    """The first actions, and the check-points for `backward` (none if not `keep`)."""
+    u = torch.empty_like(family.r_inv)
+    kept = u.new_empty(checkpoints(family, horizon) if keep else (0, 0, 0))
+    _spread(_compiled("forward", u.dtype), family, (horizon, _stretch(horizon), keep, _flat(u), kept.numpy()))
+    return u, kept
+
+
+def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor) -> list[Tensor]:
+    """The gradients of all fields, given the gradient g of the first actions."""
+    heads = family.a.shape[1]
+    grads = [torch.zeros_like(x) for x in family]
+    for k, x in ((1, family.B), (2, family.Q)):
+        if x.ndim == 3:
+            grads[k] = x.new_zeros(x.shape[0], heads, *x.shape[1:])
+    grads[5] = torch.zeros_like(family.a)  # of decay_A, for every state
+    _spread(
+        _compiled("backward", g.dtype),
+        family,
+        (horizon, _stretch(horizon), checkpoints.numpy(), _flat(g), *(_flat(x) for x in grads)),
+    )
+    if family.decay_A.shape[-1] == 1:
+        grads[5] = grads[5].sum(-1, keepdim=True)
+    return [grad if grad.ndim == x.ndim else grad.sum(1) for grad, x in zip(grads, family, strict=True)]
+
+
+def _stretch(horizon: int) -> int:
+    """Steps between check-points: √T, rounded up."""
+    return math.isqrt(max(horizon - 1, 0)) + 1
+
+
+def _flat(x: Tensor) -> Any:
+    """An array without copy, tokens and heads as one dimension of problems."""
+    return x.detach().flatten(0, 1).numpy()
+
+
+def _spread(compute: Callable[..., None], family: Family, arguments: tuple[Any, ...]) -> None:
+    """Run compute(first, last, ...) over all problems, a share of them on every thread."""
+    tokens, heads, n = family.a.shape
+    problems = tokens * heads
+    matrices = [x.unsqueeze(1) if x.ndim == 3 else x for x in (family.B, family.Q)]
+    per_matrix = tuple(heads // x.shape[1] for x in matrices)  # problems that share one
+    fields = family._replace(B=matrices[0], Q=matrices[1], decay_A=family.decay_A.expand(tokens, heads, n).contiguous())
+    arrays = tuple(_flat(x) for x in fields)
+    workers = min(torch.get_num_threads(), problems // 8)  # fewer than eight on a thread leave SIMD idle
+    if workers <= 1:
+        compute(0, problems, *per_matrix, *arrays, *arguments)
+        return
+    edges = [problems * k // workers for k in range(workers + 1)]
+    pool = _pool(workers)
+    for done in [pool.submit(compute, *share, *per_matrix, *arrays, *arguments) for share in pairwise(edges)]:
+        done.result()
+
+
+@cache
+def _pool(workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, thread_name_prefix="ttcnet")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked process has none of its parent's threads
+
+
+@cache
+def _compiled(name: str, dtype: torch.dtype) -> Callable[..., None]:
+    """A function of cpu_loops, compiled for `dtype` or found on disk; says so if that takes long."""
+    from . import cpu_loops  # imports numba
+
+    notice = "ttcnet: compiling the CPU kernels for %s, once on this machine (about 20 s) ..."
+    timer = threading.Timer(2.0, logging.getLogger("ttcnet").warning, (notice, dtype))
+    timer.start()
+    try:
+        none = torch.zeros(1, 1, 1, dtype=dtype)
+        run: Callable[..., None] = getattr(cpu_loops, name)
+        matrix, vector = torch.zeros(1, 1, 1, 1, dtype=dtype), none
+        family = Family(none, matrix, matrix, matrix, none, none, none, none, none)
+        arrays = [_flat(x) for x in family]
+        if name == "forward":
+            run(0, 0, 1, 1, *arrays, 1, 1, False, _flat(vector), none.numpy())
+        else:
+            run(0, 0, 1, 1, *arrays, 1, 1, none.numpy(), _flat(vector), *arrays)
+    finally:
+        timer.cancel()
+    return run

@@ -40,6 +40,8 @@ def lqr(
     provider: Annotated[list[str] | None, typer.Option(help=f"Who: {', '.join(PROVIDERS)}.")] = None,
     horizon: Annotated[list[int] | None, typer.Option(help="Steps to plan; 8, 32 and 128 if not given.")] = None,
     problems: Annotated[list[int] | None, typer.Option(help="Problems at once; 64 and 1024 if not given.")] = None,
+    shape: Annotated[list[str] | None, typer.Option(help="Instead of both: problems x horizon, as 65536x8.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     regime: Annotated[str, typer.Option(help=f"Parameters: {', '.join(REGIMES)}.")] = "trained",
     seconds: Annotated[float, typer.Option(help="Time to repeat each measurement for.")] = 2.0,
     out: Annotated[Path, typer.Option(help="CSV file to write.")] = Path("bench/lqr.csv"),
@@ -54,12 +56,12 @@ def lqr(
             raise typer.BadParameter(f"provider {name} is not installed here. `make test` installs it.")
     if regime not in REGIMES:
         raise typer.BadParameter(f"regime must be one of {', '.join(REGIMES)}; got {regime!r}.")
-    points = [
-        Point(name, regime, count, steps)
-        for count in problems or (64, 1024)
-        for steps in horizon or (8, 32, 128)
-        for name in chosen
-    ]
+    if device not in ("cpu", "cuda"):
+        raise typer.BadParameter(f"device must be cpu or cuda; got {device!r}.")
+    shapes = [(count, steps) for count in problems or (64, 1024) for steps in horizon or (8, 32, 128)]
+    if shape:
+        shapes = [_shape(text) for text in shape]
+    points = [Point(name, regime, count, steps, device=device) for count, steps in shapes for name in chosen]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     rows: list[tuple[Point, Outcome]] = []
     with Progress(*columns, console=console) as progress:
@@ -71,6 +73,13 @@ def lqr(
     write(rows, out)
     show(rows, console)
     console.print(f"Written to {out}")
+
+
+def _shape(text: str) -> tuple[int, int]:
+    problems, _, horizon = text.partition("x")
+    if not (problems.isdigit() and horizon.isdigit()):
+        raise typer.BadParameter(f"shape must be problems x horizon, such as 65536x8; got {text!r}.")
+    return int(problems), int(horizon)
 
 
 @app.command()
@@ -105,7 +114,17 @@ def write(rows: list[tuple[Point, Outcome]], path: Path) -> None:
 
 def show(rows: list[tuple[Point, Outcome]], console: Console) -> None:
     table = Table(title="Planning, forward + backward, float32, n = m = 16")
-    for column in ("problems", "T", "provider", "median ms", "20-80 %", "peak MB", "error u", "worst gradient"):
+    for column in (
+        "problems",
+        "T",
+        "provider",
+        "forward ms",
+        "both ms",
+        "20-80 %",
+        "peak MB",
+        "error u",
+        "worst gradient",
+    ):
         table.add_column(column, justify="left" if column == "provider" else "right")
     for point, outcome in rows:
         head = (str(point.problems), str(point.horizon), point.provider)
@@ -114,8 +133,9 @@ def show(rows: list[tuple[Point, Outcome]], console: Console) -> None:
             continue
         table.add_row(
             *head,
-            f"{outcome.median_ms:.1f}",
-            f"{outcome.p20_ms:.1f}-{outcome.p80_ms:.1f}",
+            f"{outcome.forward_ms:.3g}",
+            f"{outcome.median_ms:.3g}",
+            f"{outcome.p20_ms:.3g}-{outcome.p80_ms:.3g}",
             f"{outcome.peak_mb:.0f}",
             f"{outcome.error_u:.0e}",
             f"{outcome.error_worst_gradient:.0e}",

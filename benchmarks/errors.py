@@ -14,11 +14,13 @@ Provider = Callable[[ModulatedLQR, int], Tensor]
 NAMES = tuple(field.name for field in fields(ModulatedLQR))
 
 
-def cast(family: ModulatedLQR, dtype: torch.dtype, device: str | torch.device = "cpu") -> ModulatedLQR:
-    """The same family in another dtype or place, as leaves that require gradients."""
-    return ModulatedLQR(
-        **{name: getattr(family, name).detach().to(device, dtype, copy=True).requires_grad_() for name in NAMES}
-    )
+def cast(family: ModulatedLQR, dtype: torch.dtype, device: str | torch.device = "cpu", repeat: int = 1) -> ModulatedLQR:
+    """The same family in another dtype or place, its tokens repeated, as leaves that require gradients."""
+
+    def leaf(x: Tensor) -> Tensor:
+        return x.detach().to(device, dtype).repeat(repeat, *[1] * (x.ndim - 1)).requires_grad_()
+
+    return ModulatedLQR(**{name: leaf(getattr(family, name)) for name in NAMES})
 
 
 def differentiate(provider: Provider, family: ModulatedLQR, horizon: int, g: Tensor) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """One measurement: time, spread, peak memory and error of one provider on one family.
 
-On the CPU every measurement has a process of its own, so that its peak memory is its own too.
+On the CPU every measurement has a process of its own, so that its peak memory is its own too. On a GPU, times are taken
+by the device between events, and memory is what torch allocated.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import queue
 import resource
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from .errors import cast, differentiate, relative_errors, weights
 from .providers import PROVIDERS
@@ -30,13 +33,16 @@ class Point:
     n: int = 16
     m: int = 16
     heads: int = 16
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out. Times are of one forward and backward pass; status is "ok" or what went wrong."""
+    """What came out. Times are of one forward and backward pass, but for forward_ms; status is "ok" or what went
+    wrong."""
 
     status: str
+    forward_ms: float = float("nan")
     median_ms: float = float("nan")
     p20_ms: float = float("nan")
     p80_ms: float = float("nan")
@@ -48,6 +54,8 @@ class Outcome:
 
 def measure(point: Point, seconds: float = 1.0, limit: float = 300.0) -> Outcome:
     """Measure in a fresh process, for about `seconds` of repetitions, giving up after `limit` seconds."""
+    if point.device == "cuda":
+        return _measure_safely(point, seconds)
     context = multiprocessing.get_context("spawn")
     answers: multiprocessing.Queue[Outcome] = context.Queue()
     process = context.Process(target=_measure_into, args=(answers, point, seconds), daemon=True)
@@ -68,36 +76,79 @@ def measure(point: Point, seconds: float = 1.0, limit: float = 300.0) -> Outcome
 
 
 def _measure_into(answers: multiprocessing.Queue[Outcome], point: Point, seconds: float) -> None:
+    answers.put(_measure_safely(point, seconds))
+
+
+def _measure_safely(point: Point, seconds: float) -> Outcome:
     try:
-        answers.put(measure_here(point, seconds))
+        return measure_here(point, seconds)
     except (RuntimeError, ValueError, MemoryError) as error:
-        memory = isinstance(error, MemoryError) or "allocate" in str(error)
-        answers.put(Outcome("out of memory" if memory else f"failed: {str(error).splitlines()[0][:200]}"))
+        memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate" in str(error)
+        return Outcome("out of memory" if memory else f"failed: {str(error).splitlines()[0][:200]}")
 
 
 def measure_here(point: Point, seconds: float) -> Outcome:
     """Measure in this process."""
     provider = PROVIDERS[point.provider]
-    exact = draw(
-        point.regime, max(1, point.problems // point.heads), min(point.heads, point.problems), point.n, point.m
-    )
-    family = cast(exact, torch.float32)
-    g = weights(family).float()
-    before = _resident_mb()
-    found = differentiate(provider, family, point.horizon, g)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
+    heads = min(point.heads, point.problems)
+    tokens = max(1, point.problems // heads)
+    # a large batch repeats a small one, whose right answer is soon known
+    few = draw(point.regime, min(tokens, 64), heads, point.n, point.m)
+    family = cast(few, torch.float32, point.device, repeat=tokens // min(tokens, 64))
+    g = weights(few).to(point.device, torch.float32).repeat(tokens // min(tokens, 64), 1, 1)
 
-    times: list[float] = []
-    while len(times) < 3 or (sum(times) < seconds and len(times) < 200):
-        start = time.perf_counter()
-        differentiate(provider, family, point.horizon, g)
-        times.append(time.perf_counter() - start)
-    p20, median, p80 = _percentiles(times)
+    def both() -> dict[str, Tensor]:
+        return differentiate(provider, family, point.horizon, g)
 
-    truth = differentiate(PROVIDERS["reference"], cast(family, torch.float64), point.horizon, g)
+    def forward() -> None:
+        with torch.no_grad():
+            provider(family, point.horizon)
+
+    small = cast(draw(point.regime, 1, 1, point.n, point.m), torch.float32, point.device)
+    differentiate(provider, small, 2, weights(small).to(point.device))  # loads and compiles what has to be
+    peak = _peak_mb(both, point.device)
+    found = {name: x[: len(getattr(few, name) if name != "u" else few.a)] for name, x in both().items()}
+    p20, median, p80 = _percentiles(times := _times(both, seconds, point.device))
+    _, forward_ms, _ = _percentiles(_times(forward, seconds, point.device))
+    exact = cast(cast(few, torch.float32, point.device), torch.float64, point.device)
+    truth = differentiate(PROVIDERS["reference"], exact, point.horizon, g[: len(few.a)])
     errors = relative_errors(found, truth)
     error_u = errors.pop("u")
-    return Outcome("ok", median, p20, p80, len(times), peak, error_u, max(errors.values()))
+    return Outcome("ok", forward_ms, median, p20, p80, len(times), peak, error_u, max(errors.values()))
+
+
+def _times(run: Callable[[], object], seconds: float, device: str) -> list[float]:
+    """Seconds of each of at least three runs, after one that does not count."""
+    run()
+    times: list[float] = []
+    while len(times) < 3 or (sum(times) < seconds and len(times) < 200):
+        if device == "cuda":
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            torch.cuda.synchronize()
+            start.record()
+            run()
+            end.record()
+            torch.cuda.synchronize()
+            times.append(start.elapsed_time(end) / 1e3)
+        else:
+            begin = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - begin)
+    return times
+
+
+def _peak_mb(run: Callable[[], object], device: str) -> float:
+    """Memory at its highest during the first run, above what was there before."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        torch.cuda.synchronize()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+    resident = _resident_mb()
+    run()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - resident
 
 
 def _percentiles(times: list[float]) -> tuple[float, float, float]:

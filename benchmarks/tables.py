@@ -12,6 +12,7 @@ from pathlib import Path
 
 BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
 Row = dict[str, str]
+COMMANDS = {"lqr-cpu": "make bench", "lqr-gpu": "make bench-gpu"}
 
 
 def update(document: Path, results: Path, write: bool) -> list[str]:
@@ -19,7 +20,7 @@ def update(document: Path, results: Path, write: bool) -> list[str]:
     text, stale = document.read_text(), []
 
     def fresh(block: re.Match[str]) -> str:
-        body = planning(read(results / f"{block['name']}.csv"))
+        body = planning(read(results / f"{block['name']}.csv"), COMMANDS[block["name"]])
         if body != block["body"]:
             stale.append(block["name"])
         return block[1] + body + block[4]
@@ -37,7 +38,7 @@ def read(path: Path) -> list[Row]:
         return list(csv.DictReader(file))
 
 
-def planning(rows: list[Row]) -> str:
+def planning(rows: list[Row], command: str) -> str:
     """One line a shape; a cell a provider: time, and the worst error of u and of the gradients."""
     providers = list(dict.fromkeys(row["provider"] for row in rows))
     shapes = list(dict.fromkeys((row["problems"], row["horizon"]) for row in rows))
@@ -47,24 +48,25 @@ def planning(rows: list[Row]) -> str:
     for problems, horizon in shapes:
         line = " | ".join(cells.get((problems, horizon, provider), "") for provider in providers)
         lines.append(f"| {problems} | {horizon} | {line} |")
-    return "\n".join(lines) + "\n\n" + _caption(rows[0]) + "\n"
+    return "\n".join(lines) + "\n\n" + _caption(rows[0], command) + "\n"
 
 
 def _cell(row: Row) -> str:
     if row["status"] != "ok":
         return row["status"]
     errors = f"{float(row['error_u']):.0e} / {float(row['error_worst_gradient']):.0e}"
-    return f"{_time(float(row['median_ms']))} <br> {float(row['peak_mb']):.0f} MB <br> {errors}"
+    times = " / ".join(_time(float(row[name])) for name in ("forward_ms", "median_ms") if row.get(name))
+    return f"{times} <br> {float(row['peak_mb']):.0f} MB <br> {errors}"
 
 
 def _time(ms: float) -> str:
     return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
 
 
-def _caption(row: Row) -> str:
+def _caption(row: Row, command: str) -> str:
     device = row["cpu"] if row["gpu"].startswith("none") else row["gpu"]
     return (
-        f"Forward and backward, float32, n = m = {row['n']}, {row['regime']} regime: median time, peak memory, worst "
-        f"relative error of u / of any gradient against float64. {device}; torch {row['version_torch']}, commit "
-        f"{row['commit']}, {row['date']}. Command: `make bench`."
+        f"Float32, n = m = {row['n']}, {row['regime']} regime: median time of the forward pass / of both passes, peak "
+        f"memory, worst relative error of u / of any gradient against float64. {device}; torch "
+        f"{row['version_torch']}, commit {row['commit']}, {row['date']}. Command: `{command}`."
     )

@@ -191,7 +191,8 @@ def forward(
 def backward(
     first: int, last: int, per_B: int, per_Q: int, a: Array, B: Array, Q: Array, Qf: Array, r_inv: Array,
     decay_A: Array, decay_B: Array, decay_Q: Array, h0: Array, horizon: int, stretch: int, kept: Array, g: Array,
-    da: Array, dB: Array, dQ: Array, dQf: Array, dr_inv: Array, ddecay_A: Array, ddecay_B: Array, ddecay_Q: Array, dh0: Array,
+    da: Array, dB: Array, dQ: Array, dQf: Array, dr_inv: Array, ddecay_A: Array, ddecay_B: Array, ddecay_Q: Array,
+    dh0: Array,
 ) -> None:  # fmt: skip
     n, m, dtype = a.shape[1], r_inv.shape[1], a.dtype
     width = max(1, min(BLOCK, last - first))

@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 # problems x horizon: training of a language model, long horizons, one token of 16 heads
-GPU_SHAPES := $(foreach shape,65536x8 65536x64 1024x2048 16x8 16x128,--shape $(shape)) \
+GPU_SHAPES := $(foreach shape,65536x8 65536x64 1024x16 1024x2048 16x8 16x128,--shape $(shape)) \
   --provider plan --provider reference --provider autograd-riccati --provider kkt
 
 .PHONY: demo test lint types format bench bench-gpu clean

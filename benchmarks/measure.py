@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -119,22 +120,25 @@ def measure_here(point: Point, seconds: float) -> Outcome:
 
 def _times(run: Callable[[], object], seconds: float, device: str) -> list[float]:
     """Seconds of each of at least three runs, after one that does not count."""
+    begin = time.perf_counter()
     run()
-    times: list[float] = []
-    while len(times) < 3 or (sum(times) < seconds and len(times) < 200):
-        if device == "cuda":
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            torch.cuda.synchronize()
-            start.record()
-            run()
-            end.record()
-            torch.cuda.synchronize()
-            times.append(start.elapsed_time(end) / 1e3)
-        else:
+    if device != "cuda":
+        times: list[float] = []
+        while len(times) < 3 or (sum(times) < seconds and len(times) < 200):
             begin = time.perf_counter()
             run()
             times.append(time.perf_counter() - begin)
-    return times
+        return times
+    torch.cuda.synchronize()
+    count = min(200, max(3, int(seconds / (time.perf_counter() - begin))))
+    # queued one behind the other, so that the GPU does not wait for the host where it need not
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        run()
+        mark.record()
+    torch.cuda.synchronize()
+    return [first.elapsed_time(second) / 1e3 for first, second in pairwise(marks)]
 
 
 def _peak_mb(run: Callable[[], object], device: str) -> float:

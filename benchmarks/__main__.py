@@ -86,10 +86,11 @@ def _shape(text: str) -> tuple[int, int]:
 def tables(
     check: Annotated[bool, typer.Option("--check", help="Change nothing; fail if a table is out of date.")] = False,
 ) -> None:
-    """Write the tables of README.md anew from the files in benchmarks/results."""
-    stale = update(Path("README.md"), Path("benchmarks/results"), write=not check)
+    """Write the tables of README.md and docs/ anew from the files in benchmarks/results."""
+    pages = [Path("README.md"), *sorted(Path("docs").glob("*.md"))]
+    stale = [name for page in pages for name in update(page, Path("benchmarks/results"), write=not check)]
     if check and stale:
-        typer.echo(f"README.md is out of date: {', '.join(stale)}. Run: python -m benchmarks tables", err=True)
+        typer.echo(f"Out of date: {', '.join(stale)}. Run: python -m benchmarks tables", err=True)
         raise typer.Exit(1)
     typer.echo(f"Rewritten: {', '.join(stale)}" if stale else "All tables are up to date.")
 

@@ -20,7 +20,8 @@ def update(document: Path, results: Path, write: bool) -> list[str]:
     text, stale = document.read_text(), []
 
     def fresh(block: re.Match[str]) -> str:
-        body = planning(read(results / f"{block['name']}.csv"), COMMANDS[block["name"]])
+        rows, name = read(results / f"{block['name']}.csv"), block["name"]
+        body = planning(rows, COMMANDS[name]) if name in COMMANDS else plain(rows)
         if body != block["body"]:
             stale.append(block["name"])
         return block[1] + body + block[4]
@@ -36,6 +37,12 @@ def update(document: Path, results: Path, write: bool) -> list[str]:
 def read(path: Path) -> list[Row]:
     with path.open() as file:
         return list(csv.DictReader(file))
+
+
+def plain(rows: list[Row]) -> str:
+    """The file as it is."""
+    lines = [list(rows[0]), ["---"] + ["--:"] * (len(rows[0]) - 1), *([*row.values()] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def planning(rows: list[Row], command: str) -> str:

@@ -48,9 +48,10 @@ def test_unknown_names_are_answered(option, value, message, tmp_path):
     assert message in " ".join(result.output.replace("│", " ").split())
 
 
-def test_the_tables_in_the_readme_are_those_of_the_results():
+def test_the_tables_are_those_of_the_results():
     root = Path(__file__).parent.parent
-    assert update(root / "README.md", root / "benchmarks" / "results", write=False) == []
+    for page in (root / "README.md", *(root / "docs").glob("*.md")):
+        assert update(page, root / "benchmarks" / "results", write=False) == [], page
 
 
 def test_a_stale_table_is_found_and_mended(tmp_path):

@@ -45,7 +45,7 @@ def env(json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = F
     for section, entries in sections.items():
         typer.secho(section, bold=True)
         for name, value in entries.items():
-            typer.echo(f"  {name:<12} {value}")
+            typer.echo(f"  {name:<14} {value}")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,8 @@ def run_kernels(family, horizon, g, place, **shape):
     ):
         u, kept = fused.forward(ready, horizon, True, run)
         grads = fused.backward(ready, horizon, kept, g.to(u), run)
-    return {"u": u.cpu()} | {name: grad.cpu() for name, grad in zip(NAMES, grads, strict=True)}
+    whole = [grad if grad.ndim == x.ndim else grad.sum(1) for grad, x in zip(grads, ready, strict=True)]
+    return {"u": u.cpu()} | {name: grad.cpu() for name, grad in zip(NAMES, whole, strict=True)}
 
 
 def reference(family, horizon):
@@ -116,6 +117,19 @@ def test_a_bad_problem_stays_by_itself(place):
     for name in ("u", "a", "r_inv", "Qf", "h0"):
         assert torch.equal(dirty[name][1, 1], clean[name][1, 1]), name
         assert torch.equal(dirty[name][[0, 2]], clean[name][[0, 2]]), name
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_problem_without_a_minimum_gives_nan(place, dtype):
+    family = draw("trained", tokens=2, heads=2, n=4)
+    Qf = family.Qf.clone()
+    Qf[1, 0] -= 100 * torch.eye(4)
+    family = cast(replace(family, Qf=Qf), dtype)
+    u = run_kernels(family, 4, weights(family), place)["u"]
+    assert u[1, 0].isnan().all()
+    assert u[0].isfinite().all()
+    assert u[1, 1].isfinite().all()
 
 
 @pytest.mark.parametrize("horizon", [1, 2, 7, 8, 63, 64, 65, 511, 2048])

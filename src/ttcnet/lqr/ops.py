@@ -4,7 +4,7 @@ several times what the kernels cost the GPU when problems are few. Each backend 
 
     checkpoints(family, horizon) -> shape of what the forward pass keeps for the backward pass
     forward(family, horizon, keep) -> first actions, check-points
-    backward(family, horizon, checkpoints, g) -> gradients of all fields
+    backward(family, horizon, checkpoints, g) -> gradients of all fields, those of B and Q for every head
 
 over a Family, whose fields are contiguous and in working precision.
 """
@@ -77,7 +77,9 @@ def _plan_backward(*arguments: Any) -> list[Tensor]:
     *tensors, checkpoints, g, horizon, backend = arguments
     family = _family(tensors)
     grads = _module(backend).backward(family, horizon, checkpoints, g.to(family.a.dtype).contiguous())
-    return [grad if grad.dtype == g.dtype else grad.to(g.dtype) for grad in grads]
+    # what the heads of a token share gets the sum of their gradients
+    whole = (grad if grad.ndim == x.ndim else grad.sum(1) for grad, x in zip(grads, family, strict=True))
+    return [grad if grad.dtype == g.dtype else grad.to(g.dtype) for grad in whole]
 
 
 def _plan_backward_fake(*arguments: Any) -> list[Tensor]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from torch import Tensor
 
@@ -95,10 +93,7 @@ def _obstacle(family: ModulatedLQR) -> str | None:
 
 
 def _plan_symplectically(family: ModulatedLQR, horizon: int, check: bool) -> Tensor:
-    with warnings.catch_warnings():
-        if not check:
-            warnings.simplefilter("ignore")
-        solution = solve(family.unroll(horizon), method="symplectic", check=check)
+    solution = solve(family.unroll(horizon), method="symplectic", check=check)
     return solution.u[..., 0, :].to(family.a.dtype)
 
 

@@ -101,7 +101,7 @@ def forward(problems: Family, horizon: int, keep: bool) -> tuple[Tensor, Tensor]
 @torch.no_grad()
 @exactly
 def backward(problems: Family, horizon: int, checkpoints: Tensor, g: Tensor) -> list[Tensor]:
-    """The gradients of all fields, given g, the gradient of u_1."""
+    """The gradients of all fields, those of B and Q for every head, given g, the gradient of u_1."""
     family = prepare(problems)
     a, B, _, _, r_inv, decay_A, decay_B, decay_Q, h0 = family
     unit = r_inv.sqrt()
@@ -137,8 +137,7 @@ def backward(problems: Family, horizon: int, checkpoints: Tensor, g: Tensor) -> 
             scale, Q = fade(decay_Q, t), family.Q_at(t)
             grad.Q.add_(symmetrise(outer(scale * h, scale * h_)))
             grad.decay_Q.sub_(t * (h * apply(Q, h_) + h_ * apply(Q, h)))
-    # what the heads of a token share gets the sum of their gradients
-    return [g if g.ndim == x.ndim else g.sum(1) for g, x in zip(grad, problems, strict=True)]
+    return list(grad)
 
 
 def stretch_length(horizon: int) -> int:

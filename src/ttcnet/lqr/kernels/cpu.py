@@ -20,7 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..arithmetic import with_heads
 from ..problem import Family
+from ..recursion import stretch_length
 
 
 @cache
@@ -32,19 +34,19 @@ def why_not() -> str | None:
 def checkpoints(family: Family, horizon: int) -> tuple[int, ...]:
     """The shape of what `forward` keeps: the lower half of P_t at every multiple of √T below T."""
     tokens, heads, n = family.a.shape
-    return math.ceil(horizon / _stretch(horizon)) - 1, n * (n + 1) // 2, tokens * heads
+    return math.ceil(horizon / stretch_length(horizon)) - 1, n * (n + 1) // 2, tokens * heads
 
 
 def forward(family: Family, horizon: int, keep: bool) -> tuple[Tensor, Tensor]:
     """The first actions, and the check-points for `backward` (none if not `keep`)."""
     u = torch.empty_like(family.r_inv)
     kept = u.new_empty(checkpoints(family, horizon) if keep else (0, 0, 0))
-    _spread(_compiled("forward", u.dtype), family, (horizon, _stretch(horizon), keep, _flat(u), kept.numpy()))
+    _spread(_compiled("forward", u.dtype), family, (horizon, stretch_length(horizon), keep, _flat(u), kept.numpy()))
     return u, kept
 
 
 def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor) -> list[Tensor]:
-    """The gradients of all fields, given the gradient g of the first actions."""
+    """The gradients of all fields, those of B and Q for every head, given the gradient g of the first actions."""
     heads = family.a.shape[1]
     grads = [torch.zeros_like(x) for x in family]
     for k, x in ((1, family.B), (2, family.Q)):
@@ -54,16 +56,11 @@ def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor) -> li
     _spread(
         _compiled("backward", g.dtype),
         family,
-        (horizon, _stretch(horizon), checkpoints.numpy(), _flat(g), *(_flat(x) for x in grads)),
+        (horizon, stretch_length(horizon), checkpoints.numpy(), _flat(g), *(_flat(x) for x in grads)),
     )
     if family.decay_A.shape[-1] == 1:
         grads[5] = grads[5].sum(-1, keepdim=True)
-    return [grad if grad.ndim == x.ndim else grad.sum(1) for grad, x in zip(grads, family, strict=True)]
-
-
-def _stretch(horizon: int) -> int:
-    """Steps between check-points: √T, rounded up."""
-    return math.isqrt(max(horizon - 1, 0)) + 1
+    return grads
 
 
 def _flat(x: Tensor) -> Any:
@@ -75,9 +72,9 @@ def _spread(compute: Callable[..., None], family: Family, arguments: tuple[Any, 
     """Run compute(first, last, ...) over all problems, a share of them on every thread."""
     tokens, heads, n = family.a.shape
     problems = tokens * heads
-    matrices = [x.unsqueeze(1) if x.ndim == 3 else x for x in (family.B, family.Q)]
-    per_matrix = tuple(heads // x.shape[1] for x in matrices)  # problems that share one
-    fields = family._replace(B=matrices[0], Q=matrices[1], decay_A=family.decay_A.expand(tokens, heads, n).contiguous())
+    B, Q = with_heads(family.B), with_heads(family.Q)
+    per_matrix = heads // B.shape[1], heads // Q.shape[1]  # problems that share one
+    fields = family._replace(B=B, Q=Q, decay_A=family.decay_A.expand(tokens, heads, n).contiguous())
     arrays = tuple(_flat(x) for x in fields)
     workers = min(torch.get_num_threads(), problems // 8)  # fewer than eight on a thread leave SIMD idle
     if workers <= 1:
@@ -107,15 +104,13 @@ def _compiled(name: str, dtype: torch.dtype) -> Callable[..., None]:
     timer = threading.Timer(2.0, logging.getLogger("ttcnet").warning, (notice, dtype))
     timer.start()
     try:
-        none = torch.zeros(1, 1, 1, dtype=dtype)
         run: Callable[..., None] = getattr(cpu_loops, name)
-        matrix, vector = torch.zeros(1, 1, 1, 1, dtype=dtype), none
-        family = Family(none, matrix, matrix, matrix, none, none, none, none, none)
-        arrays = [_flat(x) for x in family]
-        if name == "forward":
-            run(0, 0, 1, 1, *arrays, 1, 1, False, _flat(vector), none.numpy())
+        vector, matrix = torch.zeros(1, 1, 1, dtype=dtype), torch.zeros(1, 1, 1, 1, dtype=dtype)
+        family = [_flat(x) for x in (vector, matrix, matrix, matrix, *[vector] * 5)]
+        if name == "forward":  # over no problem at all
+            run(0, 0, 1, 1, *family, 1, 1, False, _flat(vector), vector.numpy())
         else:
-            run(0, 0, 1, 1, *arrays, 1, 1, none.numpy(), _flat(vector), *arrays)
+            run(0, 0, 1, 1, *family, 1, 1, vector.numpy(), _flat(vector), *family)
     finally:
         timer.cancel()
     return run

@@ -45,17 +45,17 @@ def forward(family: Family, horizon: int, keep: bool, run: Run) -> tuple[Tensor,
 
 
 def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: Run) -> list[Tensor]:
-    """The gradients of all fields, given the gradient g of the first actions."""
+    """The gradients of all fields, those of B and Q for every head, given the gradient g of the first actions."""
     rhythm = _rhythm(family, horizon)
     grads = [torch.empty_like(x) for x in family]
     for k, x in ((1, family.B), (2, family.Q)):
-        if x.ndim == 3:  # shared by the heads of a token: the kernel writes the gradient of each head
+        if x.ndim == 3:  # shared by the heads of a token
             grads[k] = x.new_empty(x.shape[0], family.a.shape[1], *x.shape[1:])
     scratch = g.new_empty(_matrices(family, rhythm.in_scratch))
     if g.numel():
         arguments = [*_arguments(family, rhythm), g, checkpoints, scratch, *grads]
         run(_launch("plan_backward", family, rhythm), g.device, arguments)
-    return [grad if grad.ndim == x.ndim else grad.sum(1) for grad, x in zip(grads, family, strict=True)]
+    return grads
 
 
 def checkpoints(family: Family, horizon: int) -> tuple[int, ...]:

@@ -42,10 +42,11 @@ struct Shape {
 };
 
 __device__ __forceinline__ real exponential(real x) { return sizeof(real) == 4 ? (real)expf((float)x) : (real)exp((double)x); }
-// sqrt(w / d), for w >= 0 and d > 0: one approximate reciprocal root, made exact by one step of Newton's
+// sqrt(w / d), for w >= 0: one approximate reciprocal root, made exact by one step of Newton's. NaN unless d > 0: then
+// the problem has no minimum.
 __device__ __forceinline__ real root_of_ratio(real w, real d) {
     if (sizeof(real) == 8) return (real)sqrt((double)(w / d));
-    const real x = max(w * d, (real)1e-37), guess = (real)rsqrtf((float)x);
+    const real x = d > 0 ? max(w * d, (real)1e-37) : (real)-1, guess = (real)rsqrtf((float)x);
     return w * (guess * ((real)1.5 - (real)0.5 * x * guess * guess));
 }
 
@@ -675,7 +676,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(
     const Gradients out = {da, dB, dQ, dQf, dr_inv, ddecay_A, ddecay_B, ddecay_Q, dh0};
     extern __shared__ __align__(16) real memory[];
     Problem p;
-    // in it, the fours of neighbouring lanes follow each other
+    // this problem's STRETCH, in which the fours of neighbouring lanes follow each other
     real *room = memory + threadIdx.x / LANES * STRETCH, *kept = room + 4 * (threadIdx.x % LANES);
     if (!set_up(in, shape, memory + GROUPS * STRETCH, p)) return;
     const int lane = p.group.lane, T = shape.horizon;

@@ -122,11 +122,11 @@ def test_a_bad_problem_stays_by_itself(place):
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_problem_without_a_minimum_gives_nan(place, dtype):
-    family = draw("trained", tokens=2, heads=2, n=4)
+    family = draw("trained", tokens=2, heads=2, n=1)
     Qf = family.Qf.clone()
-    Qf[1, 0] -= 100 * torch.eye(4)
+    Qf[1, 0] -= 1e6
     family = cast(replace(family, Qf=Qf), dtype)
-    u = run_kernels(family, 4, weights(family), place)["u"]
+    u = run_kernels(family, 1, weights(family), place)["u"]
     assert u[1, 0].isnan().all()
     assert u[0].isfinite().all()
     assert u[1, 1].isfinite().all()

@@ -206,6 +206,8 @@ def test_an_indefinite_cost_is_reported(plan):
     with pytest.raises(ValueError, match=r"Qf must be positive semi-definite; got no minimum in problem \(0, 0\)"):
         plan(family, 4)
     assert plan(family, 4, check=False).isnan().all()
+    family = draw("trained", n=1)
+    assert plan(replace(family, Qf=family.Qf - 1e6), 1, check=False).isnan().all()  # a single action, too
 
 
 def test_backends_agree():

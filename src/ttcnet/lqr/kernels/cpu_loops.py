@@ -55,6 +55,8 @@ def _absorb(P: Array, b: Array, w: Array, v: Array, d: Array, scaled: Array, sca
             d[s] += bi[s] * vi[s]
     for s in range(width):
         d[s] = 1 + w[s] * d[s]
+        if not d[s] > 0:
+            d[s] = np.nan  # no minimum, in this problem alone
         scale[s] = math.sqrt(w[s] / d[s])
     for i in range(n):
         vi, si = v[i], scaled[i]

@@ -42,11 +42,16 @@ struct Shape {
 };
 
 __device__ __forceinline__ real exponential(real x) { return sizeof(real) == 4 ? (real)expf((float)x) : (real)exp((double)x); }
-// sqrt(w / d), for w >= 0: one approximate reciprocal root, made exact by one step of Newton's. NaN unless d > 0: then
-// the problem has no minimum.
+// 1 + w s, or NaN unless it is positive: then the problem has no minimum
+__device__ __forceinline__ real curvature(real w, real s) {
+    const real d = 1 + w * s;
+    return d > 0 ? d : (real)rsqrtf(-1.0f);
+}
+
+// sqrt(w / d), for w >= 0: one approximate reciprocal root, made exact by one step of Newton's
 __device__ __forceinline__ real root_of_ratio(real w, real d) {
     if (sizeof(real) == 8) return (real)sqrt((double)(w / d));
-    const real x = d > 0 ? max(w * d, (real)1e-37) : (real)-1, guess = (real)rsqrtf((float)x);
+    const real x = d > 0 ? max(w * d, (real)1e-37) : d, guess = (real)rsqrtf((float)x);
     return w * (guess * ((real)1.5 - (real)0.5 * x * guess * guess));
 }
 
@@ -329,9 +334,9 @@ __device__ __forceinline__ void absorb(Problem &p, int j, real w, real w2, real 
     s = p.group.sum(s);
     cross = p.group.sum(cross);
     s2 = p.group.sum(s2);
-    d = 1 + w * s;
+    d = curvature(w, s);
     const real scale = root_of_ratio(w, d), k = scale * scale * cross;
-    d2 = 1 + w2 * (s2 - k * cross);
+    d2 = curvature(w2, s2 - k * cross);
     const real scale2 = root_of_ratio(w2, d2);
 #pragma unroll
     for (int i = 0; i < N; ++i) {

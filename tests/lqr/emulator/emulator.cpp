@@ -1,5 +1,5 @@
 // Runs the CUDA kernels on the CPU, unchanged, one fiber a thread, so that they can be tested without a GPU.
-// Compiled by tests/lqr/emulator/__init__.py with the same macros as NVRTC would get, and KERNEL_SOURCE.
+// Compiled by tests/lqr/emulator/__init__.py with the same macros as NVRTC would get, and KERNEL_SOURCE and KERNELS.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <type_traits>
 #include <ucontext.h>
 #include <utility>
 #include <vector>
@@ -102,19 +103,26 @@ static void run(unsigned blocks, std::function<void()> body) {
     }
 }
 
-#define POINTER(k) reinterpret_cast<real *>(arguments[k])
-#define NUMBER(k) static_cast<int>(arguments[k])
-#define FAMILY                                                                                                       \
-    POINTER(0), POINTER(1), POINTER(2), POINTER(3), POINTER(4), POINTER(5), POINTER(6), POINTER(7), POINTER(8),      \
-        static_cast<long long>(arguments[9]), NUMBER(10), NUMBER(11), NUMBER(12), NUMBER(13), NUMBER(14), NUMBER(15)
+// Arguments come in eight bytes each, and are turned into what the kernel takes.
+template <typename T>
+static T argument(unsigned long long value) {
+    if constexpr (std::is_pointer_v<T>) return reinterpret_cast<T>(value);
+    else return static_cast<T>(value);
+}
 
-extern "C" void emulate(const char *name, unsigned blocks, const unsigned long long *arguments) {
-    if (!std::strcmp(name, "plan_forward"))
-        run(blocks, [=] { plan_forward(FAMILY, POINTER(16), POINTER(17)); });
-    else
-        run(blocks, [=] {
-            plan_backward(
-                FAMILY, POINTER(16), POINTER(17), POINTER(18), POINTER(19), POINTER(20), POINTER(21), POINTER(22), POINTER(23),
-                POINTER(24), POINTER(25), POINTER(26), POINTER(27));
-        });
+template <typename... Types, size_t... places>
+static void call(void (*kernel)(Types...), const unsigned long long *arguments, std::index_sequence<places...>) {
+    kernel(argument<Types>(arguments[places])...);
+}
+
+template <typename... Types>
+static void launch(void (*kernel)(Types...), unsigned blocks, const unsigned long long *arguments) {
+    run(blocks, [=] { call(kernel, arguments, std::index_sequence_for<Types...>()); });
+}
+
+// KERNELS is TRY(name) for each kernel of the source.
+#define TRY(name) if (!std::strcmp(wanted, #name)) return launch(name, blocks, arguments), true;
+extern "C" bool emulate(const char *wanted, unsigned blocks, const unsigned long long *arguments) {
+    KERNELS
+    return false;
 }

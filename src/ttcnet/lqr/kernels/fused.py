@@ -21,8 +21,10 @@ LARGEST = SIZES[-1]
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel and how to start it: `defines` go to the compiler, `shared_bytes` is dynamic shared memory."""
+    """A kernel of a file beside this one and how to start it: `defines` go to the compiler, `shared_bytes` is dynamic
+    shared memory."""
 
+    source: str
     kernel: str
     defines: tuple[tuple[str, str], ...]
     blocks: int
@@ -177,4 +179,4 @@ def _shaped(
         "real": "double" if dtype == torch.float64 else "float",
     }
     text = tuple((name, str(value)) for name, value in defines.items())
-    return Launch(kernel, text, math.ceil(problems / groups), threads, scalars * dtype.itemsize)
+    return Launch("recursion.cu", kernel, text, math.ceil(problems / groups), threads, scalars * dtype.itemsize)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .fused import Launch
 
-SOURCE = Path(__file__).with_name("recursion.cu")
+FOLDER = Path(__file__).parent
 _ALLOW_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -40,7 +40,7 @@ def run(launch: Launch, device: torch.device, arguments: list[int | Tensor | Non
     """Start a kernel on torch's current stream. Nothing waits for it."""
     index = torch.cuda.current_device() if device.index is None else device.index
     with torch.cuda.device(index):
-        function = _function(launch.kernel, launch.defines, launch.shared_bytes, index)
+        function = _function(launch.source, launch.kernel, launch.defines, launch.shared_bytes, index)
         count = len(arguments)
         # every argument in eight bytes: numbers of four bytes are read from the lower half
         values = (ctypes.c_ulonglong * count)(
@@ -56,10 +56,12 @@ def run(launch: Launch, device: torch.device, arguments: list[int | Tensor | Non
 
 
 @cache
-def _function(kernel: str, defines: tuple[tuple[str, str], ...], shared_bytes: int, index: int) -> ctypes.c_void_p:
+def _function(
+    source: str, kernel: str, defines: tuple[tuple[str, str], ...], shared_bytes: int, index: int
+) -> ctypes.c_void_p:
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     torch.cuda.current_stream(index)  # makes sure that torch has set up its context
-    code = _binary(defines, torch.cuda.get_device_capability(index))
+    code = _binary(source, defines, torch.cuda.get_device_capability(index))
     _demand(_driver().cuModuleLoadData(ctypes.byref(module), code), "load the kernels")
     _demand(_driver().cuModuleGetFunction(ctypes.byref(function), module, kernel.encode()), f"find {kernel}")
     if shared_bytes > 48 * 1024:
@@ -69,18 +71,18 @@ def _function(kernel: str, defines: tuple[tuple[str, str], ...], shared_bytes: i
 
 
 @cache
-def _binary(defines: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> bytes:
+def _binary(name: str, defines: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> bytes:
     options = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17", "--device-int128"]
-    options += [f"-D{name}={value}" for name, value in defines]
+    options += [f"-D{macro}={value}" for macro, value in defines]
     major, minor = ctypes.c_int(), ctypes.c_int()
     _compiler().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-    source = SOURCE.read_bytes()
+    source = (FOLDER / name).read_bytes()
     key = hashlib.sha256(source + repr((options, major.value, minor.value)).encode()).hexdigest()[:32]
     folder = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "ttcnet"
     kept = folder / f"{key}.cubin"
     if kept.exists():
         return kept.read_bytes()
-    code = _compile(source, options)
+    code = _compile(name, source, options)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as unfinished:
@@ -91,17 +93,17 @@ def _binary(defines: tuple[tuple[str, str], ...], capability: tuple[int, int]) -
     return code
 
 
-def _compile(source: bytes, options: list[str]) -> bytes:
+def _compile(name: str, source: bytes, options: list[str]) -> bytes:
     nvrtc = _compiler()
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
-    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, SOURCE.name.encode(), 0, None, None)
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, name.encode(), 0, None, None)
     texts = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     status = nvrtc.nvrtcCompileProgram(program, len(options), texts)
     if status:
         nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
         log = ctypes.create_string_buffer(size.value)
         nvrtc.nvrtcGetProgramLog(program, log)
-        raise RuntimeError(f"{SOURCE.name} does not compile with {options}:\n{log.value.decode()}")
+        raise RuntimeError(f"{name} does not compile with {options}:\n{log.value.decode()}")
     nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
     code = ctypes.create_string_buffer(size.value)
     nvrtc.nvrtcGetCUBIN(program, code)

@@ -132,10 +132,10 @@ def test_a_problem_without_a_minimum_gives_nan(place, dtype):
     assert u[1, 1].isfinite().all()
 
 
-@pytest.mark.parametrize("horizon", [1, 2, 7, 8, 63, 64, 65, 511, 2048])
-@pytest.mark.parametrize("keep", [2, 4])
-def test_check_points_are_few(horizon, keep):
-    plan_of = fused.rhythm(horizon, keep)
-    assert plan_of.stride % plan_of.inner == 0
-    assert plan_of.inner % keep == 0
-    assert plan_of.in_checkpoints + plan_of.in_scratch <= max(16, 5 * (horizon / keep) ** (1 / 3))
+@pytest.mark.parametrize("horizon", [1, 2, 7, 8, 16, 17, 63, 64, 65, 256, 257, 511, 2048])
+@pytest.mark.parametrize("kept", [4, 16])
+def test_check_points_are_few(horizon, kept):
+    rhythm = fused.rhythm(horizon, kept)
+    assert rhythm.stride % rhythm.kept == 0
+    if not rhythm.at_once:
+        assert rhythm.points + rhythm.inner_points <= max(16, 2.5 * (horizon / kept) ** 0.5)

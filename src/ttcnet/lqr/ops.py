@@ -4,7 +4,8 @@ several times what the kernels cost the GPU when problems are few. Each backend 
 
     checkpoints(family, horizon) -> shape of what the forward pass keeps for the backward pass
     forward(family, horizon, keep) -> first actions, check-points
-    backward(family, horizon, checkpoints, g) -> gradients of all fields, those of B and Q for every head
+    backward(family, horizon, checkpoints, g) -> gradients of all fields; those of a shared B and Q may have a dimension
+        more, after the tokens, over which they are summed here
 
 over a Family, whose fields are contiguous and in working precision.
 """
@@ -62,7 +63,8 @@ def _family(tensors: list[Tensor]) -> Family:
 def _plan(*arguments: Any) -> tuple[Tensor, Tensor]:
     *tensors, horizon, keep, backend = arguments
     u, kept = _module(backend).forward(_family(tensors), horizon, keep)
-    return u.to(tensors[0].dtype), kept
+    dtype = tensors[0].dtype
+    return u if u.dtype == dtype else u.to(dtype), kept
 
 
 def _plan_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
@@ -78,8 +80,14 @@ def _plan_backward(*arguments: Any) -> list[Tensor]:
     family = _family(tensors)
     grads = _module(backend).backward(family, horizon, checkpoints, g.to(family.a.dtype).contiguous())
     # what the heads of a token share gets the sum of their gradients
-    whole = (grad if grad.ndim == x.ndim else grad.sum(1) for grad, x in zip(grads, family, strict=True))
+    whole = (_summed(grad, x.ndim) for grad, x in zip(grads, family, strict=True))
     return [grad if grad.dtype == g.dtype else grad.to(g.dtype) for grad in whole]
+
+
+def _summed(grad: Tensor, ndim: int) -> Tensor:
+    if grad.ndim == ndim:
+        return grad
+    return grad.squeeze(1) if grad.shape[1] == 1 else grad.sum(1)
 
 
 def _plan_backward_fake(*arguments: Any) -> list[Tensor]:

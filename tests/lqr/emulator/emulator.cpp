@@ -35,6 +35,7 @@ struct Barrier { unsigned count, round; };
 static Barrier of_block;
 static std::map<std::pair<unsigned, unsigned>, Barrier> of_lanes;  // by warp and mask
 static std::function<void()> kernel;
+static bool moved;  // whether any thread got on since the scheduler last looked
 
 static void yield() {
     const unsigned self = threadIdx.x;
@@ -47,6 +48,7 @@ static void wait(Barrier &barrier, unsigned expected) {
     if (++barrier.count == expected) {
         barrier.count = 0;
         ++barrier.round;
+        moved = true;
     }
     while (barrier.round == mine) yield();
 }
@@ -93,13 +95,22 @@ static void run(unsigned blocks, std::function<void()> body) {
             makecontext(&fibers[k], fiber, 0);
             ended[k] = false;
         }
-        for (int alive = THREADS; alive > 0;)
+        bool first_round = true;
+        for (int alive = THREADS; alive > 0;) {
+            moved = false;
             for (int k = 0; k < THREADS; ++k) {
                 if (ended[k]) continue;
                 threadIdx.x = k;
                 swapcontext(&scheduler, &fibers[k]);
                 alive -= ended[k];
+                moved |= ended[k];
             }
+            if (!moved && !first_round) {
+                std::fprintf(stderr, "deadlock: threads wait for others that do not come\n");
+                std::abort();
+            }
+            first_round = false;
+        }
     }
 }
 

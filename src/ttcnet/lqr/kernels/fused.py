@@ -22,7 +22,7 @@ LARGEST = SIZES[-1]
 @dataclass(frozen=True)
 class Launch:
     """A kernel of a file beside this one and how to start it: `defines` go to the compiler, `shared_bytes` is dynamic
-    shared memory."""
+    shared memory, `summed` the heads whose gradients it adds up."""
 
     source: str
     kernel: str
@@ -30,117 +30,178 @@ class Launch:
     blocks: int
     threads: int
     shared_bytes: int
+    summed: int = 1
 
 
 Run = Callable[[Launch, torch.device, list[int | Tensor | None]], None]
 
 
 def forward(family: Family, horizon: int, keep: bool, run: Run) -> tuple[Tensor, Tensor]:
-    """The first actions, and the check-points for `backward` (none if not `keep`)."""
+    """The first actions, and what `backward` needs of the way there (nothing if not `keep`)."""
     rhythm = _rhythm(family, horizon)
     u = torch.empty_like(family.r_inv)
-    kept = u.new_empty(checkpoints(family, horizon) if keep else 0)
+    room = u.new_empty(checkpoints(family, horizon) if keep else 0)
     if u.numel():
-        target = kept if kept.numel() else None
-        run(_launch("plan_forward", family, rhythm), u.device, [*_arguments(family, rhythm), u, target])
-    return u, kept
+        every, points, kept = 0, None, None
+        if keep and rhythm.at_once:
+            kept = room
+        elif keep:
+            every, points = rhythm.stride, room
+        _absorb(family, horizon, 0, horizon, None, every, points, kept, u, run)
+    return u, room
 
 
 def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: Run) -> list[Tensor]:
-    """The gradients of all fields, those of B and Q for every head, given the gradient g of the first actions."""
+    """The gradients of all fields, given the gradient g of the first actions. Those of a shared B or Q have a dimension
+    more, after the tokens, and are still to be summed over it."""
     rhythm = _rhythm(family, horizon)
+    launch = _launch("plan_backward", family)
+    tokens, heads, n = family.a.shape
     grads = [torch.empty_like(x) for x in family]
     for k, x in ((1, family.B), (2, family.Q)):
         if x.ndim == 3:  # shared by the heads of a token
-            grads[k] = x.new_empty(x.shape[0], family.a.shape[1], *x.shape[1:])
-    scratch = g.new_empty(_matrices(family, rhythm.in_scratch))
-    if g.numel():
-        arguments = [*_arguments(family, rhythm), g, checkpoints, scratch, *grads]
-        run(_launch("plan_backward", family, rhythm), g.device, arguments)
+            grads[k] = x.new_empty(x.shape[0], heads // launch.summed, *x.shape[1:])
+    if not g.numel():
+        return grads
+    if rhythm.at_once:
+        _advance(family, horizon, 0, horizon, None, checkpoints, g, None, grads, launch, run)
+        return grads
+
+    problems, size = tokens * heads, _padded(n) ** 2
+    state = g.new_empty(problems * 2 * _padded(n))
+    kept = g.new_empty(rhythm.kept * problems * (size + 1))
+    points = g.new_empty(rhythm.inner_points, problems * size)
+    outer = checkpoints.view(rhythm.points, problems * size)
+    for bottom in range(0, horizon, rhythm.stride):
+        top = min(bottom + rhythm.stride, horizon)
+        end = None if top == horizon else outer[top // rhythm.stride - 1]
+        if top - bottom > rhythm.kept:
+            _absorb(family, horizon, bottom, top, end, rhythm.kept, points, None, None, run)
+        for low in range(bottom, top, rhythm.kept):
+            high = min(low + rhythm.kept, top)
+            start = end if high == top else points[(high - bottom) // rhythm.kept - 1]
+            _absorb(family, horizon, low, high, start, 0, None, kept, None, run)
+            _advance(family, horizon, low, high, start, kept, g, state, grads, launch, run)
     return grads
 
 
 def checkpoints(family: Family, horizon: int) -> tuple[int, ...]:
-    """The shape of what `forward` keeps for `backward`."""
-    return _matrices(family, _rhythm(family, horizon).in_checkpoints)
+    """The shape of what `forward` keeps for `backward`: P° and its lost digits of every step, or some P."""
+    tokens, heads, n = family.a.shape
+    rhythm, size = _rhythm(family, horizon), _padded(n) ** 2
+    return (tokens * heads * (horizon * (size + 1) if rhythm.at_once else rhythm.points * size),)
 
 
 @dataclass(frozen=True)
 class Rhythm:
-    """How often a value matrix is kept: `on_chip` steps are held in shared memory at a time, one in `inner` steps in
-    the scratch memory of the backward pass, and one in `stride` steps between the passes."""
+    """What is kept of the value matrices. The backward pass needs those of `kept` steps at a time, in forward order. If
+    that is the whole horizon, the forward pass keeps them all. Otherwise it keeps one in `stride` steps, and the
+    backward pass finds the others again: stretches of `stride` steps, if longer than `kept`, by way of one in `kept`.
+    """
 
     horizon: int
-    on_chip: int
+    kept: int
     stride: int
-    inner: int
 
     @property
-    def in_checkpoints(self) -> int:
-        """Matrices that the forward pass keeps for each problem."""
-        return max(math.ceil(self.horizon / self.stride) - 1, 0)
+    def at_once(self) -> bool:
+        return self.horizon <= self.kept
 
     @property
-    def in_scratch(self) -> int:
-        """Matrices that the backward pass keeps for each problem while it runs."""
-        return self.stride // self.inner - 1 + self.inner // self.on_chip - 1
+    def points(self) -> int:
+        """Matrices that the forward pass keeps for each problem, if not all."""
+        return math.ceil(self.horizon / self.stride) - 1
+
+    @property
+    def inner_points(self) -> int:
+        """Matrices that the backward pass keeps for each problem while in a stretch."""
+        return self.stride // self.kept - 1
 
 
 @cache
-def rhythm(horizon: int, on_chip: int) -> Rhythm:
-    """Short horizons keep a matrix every `on_chip` steps, so that each step is recomputed once. Longer ones recompute
-    twice, the longest three times, and keep about 3 (T / on_chip)^(1/3) matrices a problem."""
-    stretches = math.ceil(horizon / on_chip)
-    if stretches <= 16:
-        return Rhythm(horizon, on_chip, on_chip, on_chip)
-    if stretches <= 64:
-        stride = on_chip * math.ceil(math.sqrt(stretches))
-        return Rhythm(horizon, on_chip, stride, stride)
-    factor = math.ceil(stretches ** (1 / 3))
-    return Rhythm(horizon, on_chip, on_chip * factor * factor, on_chip * factor)
+def rhythm(horizon: int, kept: int) -> Rhythm:
+    """Horizons up to `kept` are recomputed not at all, up to 16 `kept` once, and longer ones twice."""
+    stretches = math.ceil(horizon / kept)
+    return Rhythm(horizon, kept, kept if stretches <= 16 else kept * math.ceil(math.sqrt(stretches)))
 
 
 def _rhythm(family: Family, horizon: int) -> Rhythm:
-    large = _padded(family.a.shape[-1]) == 64 or family.a.dtype == torch.float64
-    return rhythm(horizon, 2 if large else 4)
+    return rhythm(horizon, {64: 4, 32: 8}.get(_padded(family.a.shape[-1]), 16))
 
 
+@cache
 def _padded(size: int) -> int:
     """The size that the kernels are compiled for."""
     return next(known for known in SIZES if known >= size)
 
 
-def _matrices(family: Family, count: int) -> tuple[int, ...]:
-    """The shape of `count` value matrices of every problem."""
+def _absorb(
+    family: Family,
+    horizon: int,
+    bottom: int,
+    top: int,
+    end: Tensor | None,
+    every: int,
+    points: Tensor | None,
+    kept: Tensor | None,
+    u: Tensor | None,
+    run: Run,
+) -> None:
+    """Backward in time from P at step `top`. See plan_forward in recursion.cu."""
+    where = [bottom, top, end, every, points, *_parts(family, kept, top - bottom), u]
+    run(_launch("plan_forward", family), family.a.device, [*_arguments(family, horizon), *where])
+
+
+def _advance(
+    family: Family,
+    horizon: int,
+    bottom: int,
+    top: int,
+    end: Tensor | None,
+    kept: Tensor,
+    g: Tensor,
+    state: Tensor | None,
+    grads: list[Tensor],
+    launch: Launch,
+    run: Run,
+) -> None:
+    """Forward in time from step `bottom`, gradients added up. See plan_backward in recursion.cu."""
+    where = [bottom, top, end, *_parts(family, kept, top - bottom), g, state, *grads]
+    run(launch, family.a.device, [*_arguments(family, horizon), *where])
+
+
+def _parts(family: Family, kept: Tensor | None, steps: int) -> tuple[Tensor | None, Tensor | None]:
+    """What is kept of so many steps: the matrices P°, and the digits that each lost."""
+    if kept is None:
+        return None, None
     tokens, heads, n = family.a.shape
-    return count, tokens * heads, _padded(n), _padded(n)
+    return kept, kept[steps * tokens * heads * _padded(n) ** 2 :]
 
 
-def _arguments(family: Family, rhythm: Rhythm) -> list[int | Tensor | None]:
+def _arguments(family: Family, horizon: int) -> list[int | Tensor | None]:
     tokens, heads, n = family.a.shape
-    return [*family, tokens * heads, heads, n, family.r_inv.shape[-1], rhythm.horizon, rhythm.stride, rhythm.inner]
+    return [*family, tokens * heads, heads, n, family.r_inv.shape[-1], horizon]
 
 
-def _lanes(problems: int, N: int, horizon: int, backward: bool) -> tuple[int, int, int]:
+def _lanes(problems: int, N: int, backward: bool) -> tuple[int, int, int]:
     """Lanes that share a problem, threads in a block, and blocks that a multiprocessor must hold at once. Few lanes
     waste the least; many lanes answer soonest. Measured on an H200 for N = 16: see docs/kernels.md."""
     if N == 64:
         return 32, 32, 1
+    if backward and N == 16:
+        return 16, 128, 4
     if problems < 16384:
         return {4: 4, 8: 8, 16: 16, 32: 32}[N], 32, 1
     if not backward:
         return {4: (1, 128, 1), 8: (2, 128, 1), 16: (4, 128, 3), 32: (16, 128, 1)}[N]
-    if N == 16:
-        return (16, 64, 6) if horizon < 32 else (8, 128, 1)
-    return {4: 2, 8: 4, 32: 32}[N], 64, 1
+    return {4: (2, 64, 1), 8: (4, 64, 1), 32: (32, 64, 1)}[N]
 
 
-def _launch(kernel: str, family: Family, rhythm: Rhythm) -> Launch:
+def _launch(kernel: str, family: Family) -> Launch:
     tokens, heads, n = family.a.shape
     shared = family.B.ndim == 3, family.Q.ndim == 3
     one_decay_A = family.decay_A.shape[-1] == 1
-    sizes = tokens * heads, heads, n, family.r_inv.shape[-1], rhythm.horizon, rhythm.on_chip
-    return _shaped(kernel, *sizes, *shared, one_decay_A, family.a.dtype)
+    return _shaped(kernel, tokens * heads, heads, n, family.r_inv.shape[-1], *shared, one_decay_A, family.a.dtype)
 
 
 @cache
@@ -150,33 +211,31 @@ def _shaped(
     heads: int,
     n: int,
     m: int,
-    horizon: int,
-    on_chip: int,
     shared_B: bool,
     shared_Q: bool,
     one_decay_A: bool,
     dtype: torch.dtype,
 ) -> Launch:
-    backward = kernel == "plan_backward"
     N, M = _padded(n), _padded(m)
-    lanes, threads, resident = _lanes(problems, N, horizon, backward)
+    lanes, threads, resident = _lanes(problems, N, kernel == "plan_backward")
     groups = threads // lanes
     tokens = min(groups, (groups - 1) // heads + 2)
     widest = max(N, M)
-    of_group = (4 * (widest + 4) + on_chip + 31) // 32 * 32 + 4  # EXCHANGE, and STRETCH or FIRST_STEP
-    of_group += N * max((on_chip + 1) * N, M) if backward else N * widest + 16
+    of_group = (6 * (widest + 4) + 31) // 32 * 32 + 4 + N * widest + 16  # EXCHANGE and ROOM
     scalars = groups * of_group + (tokens if shared_B else groups) * N * M + (tokens if shared_Q else groups) * N * N
+    summed = groups if heads % groups == 0 else 1
     defines = {
         "N": N,
         "M": M,
         "LANES": lanes,
         "THREADS": threads,
         "BLOCKS": resident,
-        "KEEP": on_chip,
         "SHARED_B": int(shared_B),
         "SHARED_Q": int(shared_Q),
         "ONE_DECAY_A": int(one_decay_A),
+        "SUMMED": summed,
         "real": "double" if dtype == torch.float64 else "float",
     }
     text = tuple((name, str(value)) for name, value in defines.items())
-    return Launch("recursion.cu", kernel, text, math.ceil(problems / groups), threads, scalars * dtype.itemsize)
+    blocks = math.ceil(problems / groups)
+    return Launch("recursion.cu", kernel, text, blocks, threads, scalars * dtype.itemsize, summed)

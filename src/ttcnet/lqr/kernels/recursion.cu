@@ -10,19 +10,18 @@
 // where v is scaled by sqrt(w / (1 + w s)) before the product, so that P stays symmetric to the bit. Two actions go
 // together, which halves the waiting between lanes.
 //
-// Set by the compiler: N, M (padded sizes), LANES, THREADS, BLOCKS (that a multiprocessor must hold at once), KEEP (steps
-// held on chip), SHARED_B, SHARED_Q, ONE_DECAY_A, and real (float or double).
+// Set by the compiler: N, M (padded sizes), LANES, THREADS, BLOCKS (that a multiprocessor must hold at once), SHARED_B,
+// SHARED_Q, ONE_DECAY_A, SUMMED (neighbouring heads whose gradients of a shared B or Q are added up here, 1 or all of a
+// block), and real (float or double).
 
 #define ROWS (N / LANES)
 #define ACTIONS ((M + LANES - 1) / LANES)
 #define GROUPS (THREADS / LANES)
-#define MATRIX (ROWS * N)               // entries of P that a lane holds
 #define TURN (ACTIONS > 1 ? ACTIONS : 2)  // actions between two passes of a loop over them
 #define WIDEST (N > M ? N : M)
 // Shared memory of a group, in entries, sized so that neighbouring groups do not wait for the same banks:
-#define EXCHANGE ((4 * (WIDEST + 4) + KEEP + 31) / 32 * 32 + 4)  // through which its lanes tell each other vectors
-#define FIRST_STEP (N * WIDEST + 16)                      // what the actions of the first step saw
-#define STRETCH (N * ((KEEP + 1) * N > M ? (KEEP + 1) * N : M))  // P° of KEEP steps, and the P of the last of them
+#define EXCHANGE ((6 * (WIDEST + 4) + 31) / 32 * 32 + 4)  // through which its lanes tell each other vectors
+#define ROOM (N * WIDEST + 16)                            // for one matrix
 #define REFINE_ABOVE 4                    // 1 + w s from which on P° has too few digits left to be used alone
 
 struct alignas(4 * sizeof(real)) four { real x[4]; };
@@ -31,29 +30,22 @@ struct Inputs {
     const real *a, *B, *Q, *Qf, *r_inv, *decay_A, *decay_B, *decay_Q, *h0;
 };
 
-struct Gradients {
-    real *a, *B, *Q, *Qf, *r_inv, *decay_A, *decay_B, *decay_Q, *h0;
-};
-
 struct Shape {
     long long problems;
     int heads, n, m, horizon;
-    int stride, inner;  // steps between the check-points of the forward pass, and between those of the backward pass
 };
 
 __device__ __forceinline__ real exponential(real x) { return sizeof(real) == 4 ? (real)expf((float)x) : (real)exp((double)x); }
-// 1 + w s, or NaN unless it is positive: then the problem has no minimum
-__device__ __forceinline__ real curvature(real w, real s) {
-    const real d = 1 + w * s;
-    return d > 0 ? d : (real)rsqrtf(-1.0f);
-}
-
-// sqrt(w / d), for w >= 0: one approximate reciprocal root, made exact by one step of Newton's
+// sqrt(w / d), for w >= 0, or NaN if d < 0: then the problem has no minimum. In float, one approximate reciprocal root, made
+// exact by one step of Newton's; w = 0 comes with d = 1.
 __device__ __forceinline__ real root_of_ratio(real w, real d) {
     if (sizeof(real) == 8) return (real)sqrt((double)(w / d));
-    const real x = d > 0 ? max(w * d, (real)1e-37) : d, guess = (real)rsqrtf((float)x);
+    const real x = fma(w, d, (real)1e-37), guess = (real)rsqrtf((float)x);
     return w * (guess * ((real)1.5 - (real)0.5 * x * guess * guess));
 }
+
+// x / d, or NaN unless d > 0
+__device__ __forceinline__ real share_of(real x, real d) { return d > 0 ? x / d : (real)rsqrtf(-1.0f); }
 
 template <int COUNT>
 __device__ __forceinline__ void load(const real *from, real (&to)[COUNT]) {
@@ -90,7 +82,8 @@ __device__ __forceinline__ void save(real *to, const real (&from)[COUNT]) {
 struct Group {
     unsigned mask;
     int lane;        // within the group
-    real *exchange;  // shared memory: two pairs of vectors, used in turn, so that one barrier an exchange is enough
+    real *exchange;  // shared memory: two pairs of vectors, used in turn, so that one barrier an exchange is enough, and a
+                     // third pair that stays
     int turn;
 
     __device__ real from(real x, int source) const { return __shfl_sync(mask, x, source, LANES); }
@@ -112,6 +105,15 @@ struct Group {
         load(first, full);
         load(second, full2);
     }
+    // two spread vectors of actions, for all lanes to read from `actions()` until others are shared
+    __device__ __forceinline__ void share(const real (&x)[ACTIONS], const real (&y)[ACTIONS]) const {
+        if (lane * ACTIONS < M) {
+            save(actions() + lane * ACTIONS, x);
+            save(actions() + WIDEST + 4 + lane * ACTIONS, y);
+        }
+        __syncwarp(mask);
+    }
+    __device__ real *actions() const { return exchange + 4 * (WIDEST + 4); }
 };
 
 // Everything a lane knows of its problem that does not change over time.
@@ -120,7 +122,6 @@ struct Problem {
     long long index;                            // of the problem
     const real *Bt, *Q;                         // in shared memory: B transposed, and Q as the lanes read it
     real a[ROWS], decay_A[ROWS], decay_Q[ROWS], r_inv[ACTIONS], decay_B[ACTIONS];
-    bool some_free;                             // some action with r_inv = 0
 
     __device__ int row(int r) const { return group.lane * ROWS + r; }
     __device__ int action(int r) const { return group.lane * ACTIONS + r; }
@@ -137,9 +138,14 @@ struct Problem {
     // what the owner of action j has in its r-th place
     __device__ real weight(const real (&w)[ACTIONS], int r, int j) const { return group.from(w[r % ACTIONS], j / ACTIONS); }
 
-    __device__ void A_at(int t, real (&A)[ROWS]) const {
+    __device__ void A_fade(int t, real (&scale)[ROWS]) const {
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) A[r] = 1 + exponential(-t * decay_A[r]) * a[r];
+        for (int r = 0; r < ROWS; ++r) scale[r] = exponential(-t * decay_A[r]);
+    }
+    __device__ void A_at(int t, real (&A)[ROWS]) const {
+        A_fade(t, A);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) A[r] = 1 + A[r] * a[r];
     }
     __device__ void Q_fade(int t, real (&scale)[ROWS]) const {
 #pragma unroll
@@ -213,10 +219,6 @@ __device__ bool set_up(const Inputs &in, const Shape &shape, real *memory, Probl
     spread(in.decay_Q + p.index * n, n, lane, p.decay_Q);
     spread(in.r_inv + p.index * m, m, lane, p.r_inv);
     spread(in.decay_B + p.index * m, m, lane, p.decay_B);
-    real zeros = 0;
-#pragma unroll
-    for (int r = 0; r < ACTIONS; ++r) zeros += p.action(r) < m && p.r_inv[r] == 0;
-    p.some_free = p.group.sum(zeros) > 0;
     if (ONE_DECAY_A) {
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) p.decay_A[r] = in.decay_A[p.index];
@@ -226,13 +228,13 @@ __device__ bool set_up(const Inputs &in, const Shape &shape, real *memory, Probl
     return true;
 }
 
-// The problems of a warp, to read and write their matrices together: side by side in global memory, `apart` entries
-// from one to the next in shared memory.
+// The problems of a warp, to read and write their matrices together: side by side in global memory, ROOM entries from one
+// to the next in shared memory.
 struct Warp {
     int own, count, lanes;  // this problem's place among them, how many there are, and how many lanes they have
     unsigned mask;
     long long first;
-    __device__ Warp(Problem &p, const Shape &shape) {
+    __device__ Warp(const Problem &p, const Shape &shape) {
         own = threadIdx.x % 32 / LANES;
         first = p.index - own;
         count = (int)min((long long)(32 / LANES), shape.problems - first);
@@ -241,68 +243,98 @@ struct Warp {
     }
 };
 
-// The symmetric part of Qf.
-__device__ void load_Qf(const Inputs &in, const Shape &shape, Problem &p, real *room, int apart, real (&P)[ROWS][N]) {
+// Bring Qf of the problems of this warp into their rooms.
+__device__ void bring_Qf(const Inputs &in, const Shape &shape, const Problem &p, real *room) {
     const Warp warp(p, shape);
     const int n = shape.n;
     const real *Qf = in.Qf + warp.first * n * n;
-    real *rooms = room - warp.own * apart;
+    real *rooms = room - warp.own * ROOM;
     __syncwarp(warp.mask);
     for (int k = threadIdx.x % 32; k < warp.count * N * N; k += warp.lanes) {
         const int i = k / N % N, j = k % N, which = k / (N * N);
-        rooms[which * apart + i * N + j] = i < n && j < n ? Qf[(long long)which * n * n + i * n + j] : 0;
+        rooms[which * ROOM + i * N + j] = i < n && j < n ? Qf[(long long)which * n * n + i * n + j] : 0;
     }
     __syncwarp(warp.mask);
+}
+
+// The symmetric part of a matrix in the room.
+__device__ __forceinline__ void symmetric_part(const Problem &p, const real *room, real (&P)[ROWS][N]) {
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         load(room + p.row(r) * N, P[r]);
 #pragma unroll
         for (int k = 0; k < N; ++k) P[r][k] = (P[r][k] + room[k * N + p.row(r)]) / 2;
     }
-    __syncwarp(warp.mask);
 }
 
-// A matrix of n rows and `columns` (of COLUMNS) columns for every problem.
-template <int COLUMNS>
-__device__ __forceinline__ void write(real *to, const Shape &shape, int columns, Problem &p, real *room, int apart, const real (&matrix)[ROWS][COLUMNS]) {
+// Gradients come in pieces, one for each stretch of the horizon: the first is written, later ones are added.
+__device__ __forceinline__ void put(real *to, bool first, real value) { *to = first ? value : *to + value; }
+
+// A matrix of n rows and `columns` (of COLUMNS) columns for every problem, or, if SUM > 1, its sum over the problems of a
+// block, which are heads of one token.
+template <int SUM, int COLUMNS>
+__device__ __forceinline__ void write(real *to, bool first, const Shape &shape, int columns, const Problem &p, real *room, const real (&matrix)[ROWS][COLUMNS]) {
     const Warp warp(p, shape);
     const int n = shape.n;
-    real *rooms = room - warp.own * apart;
-    to += warp.first * n * columns;
     __syncwarp(warp.mask);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) save(room + p.row(r) * COLUMNS, matrix[r]);
-    __syncwarp(warp.mask);
-    for (int k = threadIdx.x % 32; k < warp.count * N * COLUMNS; k += warp.lanes) {
-        const int i = k / COLUMNS % N, j = k % COLUMNS, which = k / (N * COLUMNS);
-        if (i < n && j < columns) to[((long long)which * n + i) * columns + j] = rooms[which * apart + i * COLUMNS + j];
+    if (SUM > 1) {
+        __syncthreads();
+        const real *rooms = room - threadIdx.x / LANES * ROOM;
+        to += (long long)blockIdx.x * n * columns;
+        for (int k = threadIdx.x; k < N * COLUMNS; k += THREADS) {
+            const int i = k / COLUMNS, j = k % COLUMNS;
+            real total = 0;
+#pragma unroll
+            for (int which = 0; which < SUM; ++which) total += rooms[which * ROOM + k];
+            if (i < n && j < columns) put(to + i * columns + j, first, total);
+        }
+        __syncthreads();
+    } else {
+        __syncwarp(warp.mask);
+        const real *rooms = room - warp.own * ROOM;
+        to += warp.first * n * columns;
+        for (int k = threadIdx.x % 32; k < warp.count * N * COLUMNS; k += warp.lanes) {
+            const int i = k / COLUMNS % N, j = k % COLUMNS, which = k / (N * COLUMNS);
+            if (i < n && j < columns) put(to + ((long long)which * n + i) * columns + j, first, rooms[which * ROOM + i * COLUMNS + j]);
+        }
     }
 }
 
-// A check-point: the rows of this lane in matrix `which` of this problem, in global memory.
-template <typename Pointer>
-__device__ __forceinline__ Pointer slot(Pointer memory, const Shape &shape, Problem &p, int which) {
-    return memory + (which * shape.problems + p.index) * N * N + p.group.lane * MATRIX;
+// Matrices that are kept in global memory, N * N entries each, `which` by `which`, then problem by problem. Rows are cut
+// into fours, in an order that suits any number of lanes: neighbouring lanes find neighbouring fours.
+__device__ __forceinline__ int place(int row, int four_of_row) { return four_of_row * N + row % 4 * (N / 4) + row / 4; }
+
+__device__ __forceinline__ void store(real *memory, int which, const Shape &shape, const Problem &p, const real (&P)[ROWS][N]) {
+    four *to = reinterpret_cast<four *>(memory + (which * shape.problems + p.index) * N * N);
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+        for (int k = 0; k < N / 4; ++k) {
+            four part;
+#pragma unroll
+            for (int i = 0; i < 4; ++i) part.x[i] = P[r][4 * k + i];
+            to[place(p.row(r), k)] = part;
+        }
 }
 
-// A matrix in memory as it is in registers, four entries at a time, `apart` fours from one to the next.
-__device__ __forceinline__ void store(real *to, int apart, const real (&P)[ROWS][N]) {
+__device__ __forceinline__ void recall(const real *memory, int which, const Shape &shape, const Problem &p, real (&P)[ROWS][N]) {
+    const four *from = reinterpret_cast<const four *>(memory + (which * shape.problems + p.index) * N * N);
 #pragma unroll
-    for (int k = 0; k < MATRIX / 4; ++k) {
-        four part;
+    for (int r = 0; r < ROWS; ++r)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) part.x[i] = P[(4 * k + i) / N][(4 * k + i) % N];
-        reinterpret_cast<four *>(to)[k * apart] = part;
-    }
+        for (int k = 0; k < N / 4; ++k) {
+            const four part = from[place(p.row(r), k)];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) P[r][4 * k + i] = part.x[i];
+        }
 }
 
-__device__ __forceinline__ void recall(const real *from, int apart, real (&P)[ROWS][N]) {
-#pragma unroll
-    for (int k = 0; k < MATRIX / 4; ++k) {
-        four part = reinterpret_cast<const four *>(from)[k * apart];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) P[(4 * k + i) / N][(4 * k + i) % N] = part.x[i];
-    }
+// A value matrix P that was kept, or Qf, which was brought into the room.
+__device__ __forceinline__ void fetch(const real *kept, const real *room, const Shape &shape, const Problem &p, real (&P)[ROWS][N]) {
+    if (kept) recall(kept, 0, shape, p, P);
+    else symmetric_part(p, room, P);
 }
 
 // Actions j and j + 1 absorbed into P. v and v2: what they saw, P b, the second after the first was absorbed. d and d2:
@@ -334,9 +366,9 @@ __device__ __forceinline__ void absorb(Problem &p, int j, real w, real w2, real 
     s = p.group.sum(s);
     cross = p.group.sum(cross);
     s2 = p.group.sum(s2);
-    d = curvature(w, s);
+    d = 1 + w * s;
     const real scale = root_of_ratio(w, d), k = scale * scale * cross;
-    d2 = curvature(w2, s2 - k * cross);
+    d2 = 1 + w2 * (s2 - k * cross);
     const real scale2 = root_of_ratio(w2, d2);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
@@ -383,34 +415,10 @@ __device__ __forceinline__ void step_back(Problem &p, int t, real (&P)[ROWS][N])
     }
 }
 
-#define PROBLEMS                                                                                                     \
-    const real *a, const real *B, const real *Q, const real *Qf, const real *r_inv, const real *decay_A,             \
-    const real *decay_B, const real *decay_Q, const real *h0, long long problems, int heads, int n, int m,           \
-    int horizon, int stride, int inner
-#define UNPACK                                                                                                       \
-    const Inputs in = {a, B, Q, Qf, r_inv, decay_A, decay_B, decay_Q, h0};                                           \
-    const Shape shape = {problems, heads, n, m, horizon, stride, inner};
-
-// u_out: the first actions. checkpoints: P at t = stride, 2 stride, ... below the horizon, or null.
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_forward(PROBLEMS, real *u_out, real *checkpoints) {
-    UNPACK
-    extern __shared__ __align__(16) real memory[];
-    Problem p;
-    // V: what the actions of the first step saw, to decide them in reverse order
-    real *V = memory;
-    if (!set_up(in, shape, memory + GROUPS * FIRST_STEP, p)) return;
-    V += threadIdx.x / LANES * FIRST_STEP;
-
-    real P[ROWS][N];
-    load_Qf(in, shape, p, V, FIRST_STEP, P);
-    for (int t = shape.horizon; t > 1; --t) {
-        if (checkpoints && t < shape.horizon && t % shape.stride == 0) store(slot(checkpoints, shape, p, t / shape.stride - 1), 1, P);
-        absorb_all(p, t, P);
-        step_back(p, t, P);
-    }
-
-    // The actions of the first step: absorbed in order, what each saw kept, then decided in reverse order.
-    real fade[ACTIONS], rate[ACTIONS], gain[ACTIONS], u[ACTIONS], v[ROWS], v2[ROWS], d, d2;
+// The actions of the first step: absorbed in order, what each saw kept in V, then decided in reverse order. P becomes P°,
+// and the answer is the largest 1 + w s.
+__device__ real decide(const Inputs &in, const Shape &shape, Problem &p, real *V, real (&P)[ROWS][N], real *u_out) {
+    real fade[ACTIONS], rate[ACTIONS], gain[ACTIONS], u[ACTIONS], v[ROWS], v2[ROWS], d, d2, worst = 1;
     p.B_fade(1, fade);
 #pragma unroll
     for (int r = 0; r < ACTIONS; ++r) rate[r] = p.r_inv[r] * fade[r];
@@ -421,8 +429,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_forward(PROBL
             const int j = turn + r;
             const real first = p.weight(rate, r, j), second = p.weight(rate, r + 1, j + 1);
             absorb(p, j, first * p.weight(fade, r, j), second * p.weight(fade, r + 1, j + 1), P, v, v2, d, d2);
-            if (p.group.lane == j / ACTIONS) gain[r % ACTIONS] = first / d;
-            if (p.group.lane == (j + 1) / ACTIONS) gain[(r + 1) % ACTIONS] = second / d2;
+            worst = max(worst, max(d, d2));
+            if (p.group.lane == j / ACTIONS) gain[r % ACTIONS] = share_of(first, d);
+            if (p.group.lane == (j + 1) / ACTIONS) gain[(r + 1) % ACTIONS] = share_of(second, d2);
             save(V + j * N + p.row(0), v);
             save(V + (j + 1) * N + p.row(0), v2);
         }
@@ -448,6 +457,48 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_forward(PROBL
             for (int k = 0; k < ROWS; ++k) x[k] += v2[k] * push;
         }
     unspread(u_out + p.index * shape.m, shape.m, p.group.lane, u);
+    return worst;
+}
+
+#define PROBLEMS                                                                                                     \
+    const real *a, const real *B, const real *Q, const real *Qf, const real *r_inv, const real *decay_A,             \
+    const real *decay_B, const real *decay_Q, const real *h0, long long problems, int heads, int n, int m, int horizon
+#define UNPACK                                                                                                       \
+    const Inputs in = {a, B, Q, Qf, r_inv, decay_A, decay_B, decay_Q, h0};                                           \
+    const Shape shape = {problems, heads, n, m, horizon};
+
+// Backward in time through steps top .. bottom + 1.
+// end: P at step top; null is Qf. points: where to keep every `every`-th P in between (P at bottom + every is the first),
+// or null. kept: where to keep P° of every step, and lost its largest 1 + w s, or null. u_out: the first actions, or null;
+// wanted if bottom is 0.
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_forward(
+    PROBLEMS, int bottom, int top, const real *end, int every, real *points, real *kept, real *lost, real *u_out) {
+    UNPACK
+    extern __shared__ __align__(16) real memory[];
+    Problem p;
+    real *room = memory + threadIdx.x / LANES * ROOM;
+    if (!set_up(in, shape, memory + GROUPS * ROOM, p)) return;
+
+    real P[ROWS][N], worst;
+    if (!end) bring_Qf(in, shape, p, room);
+    fetch(end, room, shape, p, P);
+    __syncwarp(p.group.mask);
+    const int lowest = u_out || kept ? bottom + 1 : bottom + every;
+    for (int t = top; t > lowest; --t) {
+        worst = absorb_all(p, t, P);
+        if (kept) {
+            store(kept, t - bottom - 1, shape, p, P);
+            if (p.group.lane == 0) lost[(t - bottom - 1) * problems + p.index] = worst;
+        }
+        step_back(p, t, P);
+        if (points && (t - 1 - bottom) % every == 0) store(points, (t - 1 - bottom) / every - 1, shape, p, P);
+    }
+    if (u_out) worst = decide(in, shape, p, room, P, u_out);
+    else if (kept) worst = absorb_all(p, bottom + 1, P);
+    if (kept) {
+        store(kept, 0, shape, p, P);
+        if (p.group.lane == 0) lost[p.index] = worst;
+    }
 }
 
 // matrix * vector, for both problems at once
@@ -485,278 +536,271 @@ __device__ __forceinline__ void reach(Problem &p, const real (&x)[N], const real
     }
 }
 
-// h += B u for the rows of this lane
-__device__ __forceinline__ void push(Problem &p, const real (&u)[M], const real (&v)[M], real (&h)[ROWS], real (&k)[ROWS]) {
+// h += B e for the rows of this lane, where e is what was shared
+__device__ __forceinline__ void push(const Problem &p, real (&h)[ROWS], real (&h2)[ROWS]) {
 #pragma unroll
-    for (int j = 0; j < M; ++j) {
-        real b[ROWS];
-        load(p.Bt + j * N + p.group.lane * ROWS, b);
+    for (int j = 0; j < M; j += 4) {
+        real e[4], e2[4];
+        load(p.group.actions() + j, e);
+        load(p.group.actions() + WIDEST + 4 + j, e2);
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            h[r] += b[r] * u[j];
-            k[r] += b[r] * v[j];
-        }
-    }
-}
-
-// the same with a matrix that was kept
-__device__ __forceinline__ void multiply(const real *kept, const real (&x)[N], const real (&y)[N], real (&Px)[ROWS], real (&Py)[ROWS]) {
-    real P[ROWS][N];
-    recall(kept, LANES, P);
-    multiply(P, x, y, Px, Py);
-}
-
-// State and gradients of the two closed loops: the problem and its adjoint (names with a 2).
-struct Loop {
-    real h[ROWS], h2[ROWS], g[ACTIONS];
-    real da[ROWS], dB[ROWS][M], dQ[ROWS][N], dr_inv[ACTIONS], ddecay_A[ROWS], ddecay_B[ACTIONS], ddecay_Q[ROWS];
-};
-
-// One step of both loops, given P° of the step (absorbed) and its P; gradients are added up.
-__device__ void advance(Problem &p, const Shape &shape, int t, const real *absorbed, const real (&P)[ROWS][N], bool refine, Loop &s, const Gradients &out) {
-    real A[ROWS], fade[ACTIONS], x[ROWS], x2[ROWS], forced[ROWS], full[N], full2[N], lam[ROWS], lam2[ROWS];
-    real u[ACTIONS], u2[ACTIONS], q[ACTIONS], q2[ACTIONS], e[ACTIONS], e2[ACTIONS], actions[M], actions2[M];
-    p.A_at(t, A);
-    p.B_fade(t, fade);
-    // the gradient of the first action pulls once
-    real pull[ACTIONS];
+        for (int k = 0; k < 4; ++k) {
+            real b[ROWS];
+            load(p.Bt + (j + k) * N + p.group.lane * ROWS, b);
 #pragma unroll
-    for (int r = 0; r < ACTIONS; ++r) {
-        pull[r] = t == 1 ? s.g[r] : 0;
-        e[r] = 0;
-        e2[r] = -p.r_inv[r] * fade[r] * pull[r];
-    }
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-        x[r] = A[r] * s.h[r];
-        x2[r] = A[r] * s.h2[r];
-        forced[r] = x2[r];
-    }
-    if (t == 1) {
-        real unused[ROWS];
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) unused[r] = 0;
-        p.group.gather(e, e2, actions, actions2);
-        push(p, actions, actions2, unused, forced);
-    }
-    // first answer: λ = P° x, u = -R^-1 B' λ
-    p.group.gather(x, forced, full, full2);
-    multiply(absorbed, full, full2, lam, lam2);
-    p.group.gather(lam, lam2, full, full2);
-    reach(p, full, full2, q, q2);
-#pragma unroll
-    for (int r = 0; r < ACTIONS; ++r) {
-        u[r] = -p.r_inv[r] * fade[r] * q[r];
-        u2[r] = -p.r_inv[r] * (fade[r] * q2[r] + pull[r]);
-    }
-    real h[ROWS], h2[ROWS];
-    // P° is a difference whose digits may have cancelled: then, one step of refinement against P itself
-    if (refine) {
-        real d[ACTIONS], d2[ACTIONS];
-#pragma unroll
-        for (int r = 0; r < ACTIONS; ++r) {
-            e[r] = fade[r] * u[r];
-            e2[r] = fade[r] * u2[r];
-        }
-        p.group.gather(e, e2, actions, actions2);
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            h[r] = x[r];
-            h2[r] = x2[r];
-        }
-        push(p, actions, actions2, h, h2);
-        p.group.gather(h, h2, full, full2);
-        multiply(P, full, full2, lam, lam2);
-        p.group.gather(lam, lam2, full, full2);
-        reach(p, full, full2, q, q2);
-#pragma unroll
-        for (int r = 0; r < ACTIONS; ++r) {
-            d[r] = -p.r_inv[r] * fade[r] * q[r] - u[r];
-            d2[r] = -p.r_inv[r] * (fade[r] * q2[r] + pull[r]) - u2[r];
-            e[r] = fade[r] * d[r];
-            e2[r] = fade[r] * d2[r];
-        }
-        p.group.gather(e, e2, actions, actions2);
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) h[r] = h2[r] = 0;
-        push(p, actions, actions2, h, h2);
-        p.group.gather(h, h2, full, full2);
-        multiply(absorbed, full, full2, lam, lam2);
-        p.group.gather(lam, lam2, full, full2);
-        reach(p, full, full2, q, q2);
-#pragma unroll
-        for (int r = 0; r < ACTIONS; ++r) {
-            u[r] += d[r] - p.r_inv[r] * fade[r] * q[r];
-            u2[r] += d2[r] - p.r_inv[r] * fade[r] * q2[r];
-        }
-    }
-#pragma unroll
-    for (int r = 0; r < ACTIONS; ++r) {
-        e[r] = fade[r] * u[r];
-        e2[r] = fade[r] * u2[r];
-    }
-    // the step itself
-    p.group.gather(e, e2, actions, actions2);
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-        h[r] = x[r];
-        h2[r] = x2[r];
-    }
-    push(p, actions, actions2, h, h2);
-    p.group.gather(h, h2, full, full2);
-    multiply(P, full, full2, lam, lam2);
-
-    // gradients
-    if (t < shape.horizon) {
-        real faded[ROWS], faded2[ROWS], Q[N];
-        p.Q_fade(t, faded);
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            faded2[r] = faded[r] * h2[r];
-            faded[r] *= h[r];
-        }
-        p.group.gather(faded, faded2, full, full2);
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            p.load_Q(r, Q);
-            const real mine = faded[r], mine2 = faded2[r];
-            real through = 0;
-#pragma unroll
-            for (int k = 0; k < N; ++k) {
-                const real more = mine * full2[k] + mine2 * full[k];
-                s.dQ[r][k] += more;
-                through += Q[k] * more;
+            for (int r = 0; r < ROWS; ++r) {
+                h[r] += b[r] * e[k];
+                h2[r] += b[r] * e2[k];
             }
-            s.ddecay_Q[r] -= t * through;
         }
     }
-    // B' λ = -R u and B' λ2 + g = -R u2, where R is finite
-    if (t == 1 || p.some_free) {
-        p.group.gather(lam, lam2, full, full2);
-        reach(p, full, full2, q, q2);
-    }
-#pragma unroll
-    for (int r = 0; r < ACTIONS; ++r) {
-        const bool finite = p.r_inv[r] > 0;
-        const real first = finite ? -u[r] / p.r_inv[r] : fade[r] * q[r];
-        const real second = finite ? -u2[r] / p.r_inv[r] : fade[r] * q2[r] + pull[r];
-        s.ddecay_B[r] -= t * (first * u2[r] + (t == 1 ? fade[r] * q2[r] : second) * u[r]);
-        s.dr_inv[r] -= first * second;
-    }
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-        const real fade_A = exponential(-t * p.decay_A[r]);
-        const real through = fade_A * (lam[r] * s.h2[r] + lam2[r] * s.h[r]);
-        s.da[r] += through;
-        s.ddecay_A[r] -= t * p.a[r] * through;
-#pragma unroll
-        for (int j = 0; j < M; ++j) s.dB[r][j] += lam[r] * actions2[j] + lam2[r] * actions[j];
-        if (t == 1 && p.row(r) < shape.n) out.h0[p.index * shape.n + p.row(r)] = A[r] * lam2[r];
-        s.h[r] = h[r];
-        s.h2[r] = h2[r];
-    }
 }
 
-__device__ __forceinline__ void fetch(const Inputs &in, const Shape &shape, Problem &p, const real *from, real *room, real (&P)[ROWS][N]) {
-    if (from) recall(from, 1, P);
-    else load_Qf(in, shape, p, room, STRETCH, P);
-}
-
-// From P at step `end`, keep every `step`-th P down to `bottom` (both ends excluded) in the slots that begin at `base`.
-__device__ __forceinline__ void keep_between(const Inputs &in, const Shape &shape, Problem &p, const real *from, int bottom, int end, int step, real *scratch, int base, real *room, real (&P)[ROWS][N]) {
-    if (end - bottom <= step) return;
-    fetch(in, shape, p, from, room, P);
-    for (int t = end; t > bottom + step; --t) {
-        absorb_all(p, t, P);
-        step_back(p, t, P);
-        if ((t - 1 - bottom) % step == 0) store(slot(scratch, shape, p, base + (t - 1 - bottom) / step - 1), 1, P);
-    }
-}
-
-// g: the gradient of the first actions. The gradients of B and Q are written for every head.
+// Forward in time through steps bottom + 1 .. top of two closed loops, the problem and its adjoint (names with a 2); adds up
+// gradients. kept, lost: P° of each of these steps and its largest 1 + w s. end: P at step top; null is Qf. g: the gradient
+// of the first actions. state: h and h2 at step bottom, and then at step top.
+//
+// With λ = P° x at every step, x = A h and y = u / r_inv:  y = -B' λ,  h = x + B u,  and P h, the co-state that the gradients
+// want, is A λ' + Q h where λ' = P°' A h is what the next step begins with.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(
-    PROBLEMS, const real *g, const real *checkpoints, real *scratch, real *da, real *dB, real *dQ, real *dQf, real *dr_inv,
-    real *ddecay_A, real *ddecay_B, real *ddecay_Q, real *dh0) {
+    PROBLEMS, int bottom, int top, const real *end, const real *kept, const real *lost, const real *g, real *state, real *da,
+    real *dB, real *dQ, real *dQf, real *dr_inv, real *ddecay_A, real *ddecay_B, real *ddecay_Q, real *dh0) {
     UNPACK
-    const Gradients out = {da, dB, dQ, dQf, dr_inv, ddecay_A, ddecay_B, ddecay_Q, dh0};
     extern __shared__ __align__(16) real memory[];
     Problem p;
-    // this problem's STRETCH, in which the fours of neighbouring lanes follow each other
-    real *room = memory + threadIdx.x / LANES * STRETCH, *kept = room + 4 * (threadIdx.x % LANES);
-    if (!set_up(in, shape, memory + GROUPS * STRETCH, p)) return;
-    const int lane = p.group.lane, T = shape.horizon;
-    real *lost_digits = p.group.exchange + 4 * (WIDEST + 4);  // of each step on chip: its largest 1 + w s
+    real *room = memory + threadIdx.x / LANES * ROOM;
+    if (!set_up(in, shape, memory + GROUPS * ROOM, p)) return;
+    if (!end) bring_Qf(in, shape, p, room);
+    const int lane = p.group.lane;
+    real *h_kept = state + p.index * 2 * N, *h2_kept = h_kept + N;
 
-    Loop s;
-    spread(in.h0 + p.index * shape.n, shape.n, lane, s.h);
-    spread(g + p.index * shape.m, shape.m, lane, s.g);
+    real P[ROWS][N], full[N], full2[N];
+    real h[ROWS], h2[ROWS], x[ROWS], x2[ROWS], lam[ROWS], lam2[ROWS], fade_A[ROWS], pull[ACTIONS];
+    real of_a[ROWS], of_B[ROWS][M], of_Q[ROWS][N], of_r_inv[ACTIONS], of_decay_A[ROWS], of_decay_B[ACTIONS], of_decay_Q[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
-        s.h2[r] = s.da[r] = s.ddecay_A[r] = s.ddecay_Q[r] = 0;
+        of_a[r] = of_decay_A[r] = of_decay_Q[r] = 0;
 #pragma unroll
-        for (int j = 0; j < M; ++j) s.dB[r][j] = 0;
+        for (int j = 0; j < M; ++j) of_B[r][j] = 0;
 #pragma unroll
-        for (int k = 0; k < N; ++k) s.dQ[r][k] = 0;
+        for (int k = 0; k < N; ++k) of_Q[r][k] = 0;
     }
 #pragma unroll
-    for (int r = 0; r < ACTIONS; ++r) s.dr_inv[r] = s.ddecay_B[r] = 0;
+    for (int r = 0; r < ACTIONS; ++r) of_r_inv[r] = of_decay_B[r] = pull[r] = 0;
 
-    // Steps in forward order, recomputed from check-points: stretches of `stride` steps between those of the forward
-    // pass, in them stretches of `inner` steps, in those KEEP steps at a time on chip. No check-point: P is Qf.
-    real P[ROWS][N];
-    const int inner_slots = shape.stride / shape.inner - 1;
-    for (int bottom0 = 0; bottom0 < T; bottom0 += shape.stride) {
-        const int end0 = min(bottom0 + shape.stride, T);
-        const real *from0 = end0 == T ? nullptr : slot(checkpoints, shape, p, end0 / shape.stride - 1);
-        keep_between(in, shape, p, from0, bottom0, end0, shape.inner, scratch, 0, room, P);
-        for (int bottom1 = bottom0; bottom1 < end0; bottom1 += shape.inner) {
-            const int end1 = min(bottom1 + shape.inner, end0);
-            const real *from1 = end1 == end0 ? from0 : slot(scratch, shape, p, (end1 - bottom0) / shape.inner - 1);
-            keep_between(in, shape, p, from1, bottom1, end1, KEEP, scratch, inner_slots, room, P);
-            for (int bottom = bottom1; bottom < end1; bottom += KEEP) {
-                const int top = min(bottom + KEEP, end1);
-                const real *from = top == end1 ? from1 : slot(scratch, shape, p, inner_slots + (top - bottom1) / KEEP - 1);
-                fetch(in, shape, p, from, room, P);
-                store(kept + KEEP * N * N, LANES, P);
-                for (int t = top; t > bottom; --t) {
-                    const real lost = absorb_all(p, t, P);
-                    if (p.group.lane == 0) lost_digits[t - bottom - 1] = lost;
-                    store(kept + (t - bottom - 1) * N * N, LANES, P);
-                    if (t > bottom + 1) step_back(p, t, P);
+    p.A_fade(bottom + 1, fade_A);
+    recall(kept, 0, shape, p, P);
+    if (bottom) {
+        spread(h_kept, N, lane, h);
+        spread(h2_kept, N, lane, h2);
+    } else {
+        spread(in.h0 + p.index * n, n, lane, h);
+        spread(g + p.index * m, m, lane, pull);  // the gradient pulls at the first action, and at no other
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) h2[r] = 0;
+    }
+    real forced[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        x[r] = (1 + fade_A[r] * p.a[r]) * h[r];
+        forced[r] = x2[r] = (1 + fade_A[r] * p.a[r]) * h2[r];
+    }
+    if (!bottom) {
+        real e[ACTIONS], e2[ACTIONS], unused[ROWS];
+        p.B_fade(1, e2);
+#pragma unroll
+        for (int r = 0; r < ACTIONS; ++r) {
+            e[r] = 0;
+            e2[r] *= -p.r_inv[r] * pull[r];
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) unused[r] = 0;
+        p.group.share(e, e2);
+        push(p, unused, forced);
+    }
+    p.group.gather(x, forced, full, full2);
+    multiply(P, full, full2, lam, lam2);
+
+#pragma unroll 1
+    for (int t = bottom + 1; t <= top; ++t) {
+        const bool last = t == top;
+        real fade[ACTIONS], fade_Q[ROWS], y[ACTIONS], y2[ACTIONS], q[ACTIONS], q2[ACTIONS], e[ACTIONS], e2[ACTIONS];
+        real next[ROWS], next2[ROWS], ahead[ROWS], ahead2[ROWS], A[ROWS], fade_A_next[ROWS];
+        p.B_fade(t, fade);
+        p.Q_fade(t, fade_Q);
+        p.A_fade(t + 1, fade_A_next);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) A[r] = last ? 1 : 1 + fade_A_next[r] * p.a[r];
+        if (last) fetch(end, room, shape, p, P);
+        else recall(kept, t - bottom, shape, p, P);
+
+        p.group.gather(lam, lam2, full, full2);
+        reach(p, full, full2, q, q2);
+#pragma unroll
+        for (int r = 0; r < ACTIONS; ++r) {
+            y[r] = -fade[r] * q[r];
+            y2[r] = -fade[r] * q2[r] - pull[r];
+        }
+        // P° is a difference whose digits may have cancelled: then, one pass of refinement before the one that counts
+#pragma unroll 1
+        for (int pass = lost[(t - bottom - 1) * problems + p.index] > REFINE_ABOVE ? 0 : 1; pass < 2; ++pass) {
+#pragma unroll
+            for (int r = 0; r < ACTIONS; ++r) {
+                e[r] = fade[r] * p.r_inv[r] * y[r];
+                e2[r] = fade[r] * p.r_inv[r] * y2[r];
+            }
+            p.group.share(e, e2);
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                next[r] = x[r];
+                next2[r] = x2[r];
+            }
+            push(p, next, next2);
+            // λ = P h
+            real onward[ROWS], onward2[ROWS];
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                onward[r] = A[r] * next[r];
+                onward2[r] = A[r] * next2[r];
+            }
+            p.group.gather(onward, onward2, full, full2);
+            multiply(P, full, full2, ahead, ahead2);
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                lam[r] = A[r] * ahead[r];
+                lam2[r] = A[r] * ahead2[r];
+            }
+            if (t < horizon) {
+                real faded[ROWS], faded2[ROWS];
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r) {
+                    faded[r] = fade_Q[r] * next[r];
+                    faded2[r] = fade_Q[r] * next2[r];
                 }
-                __syncwarp(p.group.mask);
-                for (int t = bottom + 1; t <= top; ++t) {
-                    recall(kept + (t < top ? t - bottom : KEEP) * N * N, LANES, P);
-                    if (t < top) step_back(p, t + 1, P);
-                    advance(p, shape, t, kept + (t - bottom - 1) * N * N, P, lost_digits[t - bottom - 1] > REFINE_ABOVE, s, out);
+                p.group.gather(faded, faded2, full, full2);
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r) {
+                    real Q[N], Qh = 0, Qh2 = 0;
+                    p.load_Q(r, Q);
+#pragma unroll
+                    for (int k = 0; k < N; ++k) {
+                        Qh += Q[k] * full[k];
+                        Qh2 += Q[k] * full2[k];
+                    }
+                    if (!last) {
+                        lam[r] += fade_Q[r] * Qh;
+                        lam2[r] += fade_Q[r] * Qh2;
+                    }
+                    if (pass == 1) {
+                        of_decay_Q[r] -= t * (faded[r] * Qh2 + faded2[r] * Qh);
+#pragma unroll
+                        for (int k = 0; k < N; ++k) of_Q[r][k] += faded[r] * full2[k] + faded2[r] * full[k];
+                    }
                 }
             }
+            if (pass == 1) break;
+
+            // what y misses by, and what that moves
+            p.group.gather(lam, lam2, full, full2);
+            reach(p, full, full2, q, q2);
+            real d[ACTIONS], d2[ACTIONS];
+#pragma unroll
+            for (int r = 0; r < ACTIONS; ++r) {
+                d[r] = -fade[r] * q[r] - y[r];
+                d2[r] = -fade[r] * q2[r] - pull[r] - y2[r];
+                e[r] = fade[r] * p.r_inv[r] * d[r];
+                e2[r] = fade[r] * p.r_inv[r] * d2[r];
+            }
+            p.group.share(e, e2);
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) next[r] = next2[r] = 0;
+            push(p, next, next2);
+            p.group.gather(next, next2, full, full2);
+            recall(kept, t - bottom - 1, shape, p, P);
+            multiply(P, full, full2, lam, lam2);
+            p.group.gather(lam, lam2, full, full2);
+            reach(p, full, full2, q, q2);
+#pragma unroll
+            for (int r = 0; r < ACTIONS; ++r) {
+                y[r] += d[r] - fade[r] * q[r];
+                y2[r] += d2[r] - fade[r] * q2[r];
+            }
+            if (last) fetch(end, room, shape, p, P);
+            else recall(kept, t - bottom, shape, p, P);
+        }
+
+        // B' λ = -y, and B' λ2 = -y2 but for the pull at the first action
+        if (t == 1) {
+            p.group.gather(lam, lam2, full, full2);
+            reach(p, full, full2, q, q2);
+        }
+#pragma unroll
+        for (int r = 0; r < ACTIONS; ++r) {
+            of_r_inv[r] -= y[r] * y2[r];
+            of_decay_B[r] += t * p.r_inv[r] * (y[r] * y2[r] + (t == 1 ? -fade[r] * q2[r] : y2[r]) * y[r]);
+            pull[r] = 0;
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            real u[4], u2[4];
+            const real through = fade_A[r] * (lam[r] * h2[r] + lam2[r] * h[r]);
+            of_a[r] += through;
+            of_decay_A[r] -= t * p.a[r] * through;
+#pragma unroll
+            for (int j = 0; j < M; j += 4) {
+                load(p.group.actions() + j, u);
+                load(p.group.actions() + WIDEST + 4 + j, u2);
+#pragma unroll
+                for (int k = 0; k < 4; ++k) of_B[r][j + k] += lam[r] * u2[k] + lam2[r] * u[k];
+            }
+            if (t == 1 && p.row(r) < n) dh0[p.index * n + p.row(r)] = (1 + fade_A[r] * p.a[r]) * lam2[r];
+            h[r] = next[r];
+            h2[r] = next2[r];
+            x[r] = A[r] * next[r];
+            x2[r] = A[r] * next2[r];
+            lam[r] = ahead[r];
+            lam2[r] = ahead2[r];
+            fade_A[r] = fade_A_next[r];
         }
     }
 
-    unspread(out.a + p.index * n, n, lane, s.da);
-    unspread(out.r_inv + p.index * m, m, lane, s.dr_inv);
-    unspread(out.decay_B + p.index * m, m, lane, s.ddecay_B);
-    unspread(out.decay_Q + p.index * n, n, lane, s.ddecay_Q);
+    const bool first = bottom == 0;
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+        if (p.row(r) < n) {
+            const long long k = p.index * n + p.row(r);
+            put(da + k, first, of_a[r]);
+            put(ddecay_Q + k, first, of_decay_Q[r]);
+            if (!ONE_DECAY_A) put(ddecay_A + k, first, of_decay_A[r]);
+        }
+#pragma unroll
+    for (int r = 0; r < ACTIONS; ++r)
+        if (p.action(r) < m) {
+            put(dr_inv + p.index * m + p.action(r), first, of_r_inv[r]);
+            put(ddecay_B + p.index * m + p.action(r), first, of_decay_B[r]);
+        }
     if (ONE_DECAY_A) {
         real total = 0;
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) total += s.ddecay_A[r];
+        for (int r = 0; r < ROWS; ++r) total += of_decay_A[r];
         total = p.group.sum(total);
-        if (lane == 0) out.decay_A[p.index] = total;
-    } else {
-        unspread(out.decay_A + p.index * n, n, lane, s.ddecay_A);
+        if (lane == 0) put(ddecay_A + p.index, first, total);
     }
-    real full[N], full2[N];
-    p.group.gather(s.h, s.h2, full, full2);
+    if (top < horizon) {
+        unspread(h_kept, N, lane, h);
+        unspread(h2_kept, N, lane, h2);
+    } else {
+        p.group.gather(h, h2, full, full2);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+            for (int k = 0; k < N; ++k) P[r][k] = (h[r] * full2[k] + h2[r] * full[k]) / 2;
+        write<1>(dQf, true, shape, n, p, room, P);
+    }
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
 #pragma unroll
-        for (int k = 0; k < N; ++k) {
-            P[r][k] = (s.h[r] * full2[k] + s.h2[r] * full[k]) / 2;
-            s.dQ[r][k] /= 2;
-        }
-    write(out.Qf, shape, n, p, room, STRETCH, P);
-    write(out.Q, shape, n, p, room, STRETCH, s.dQ);
-    write(out.B, shape, m, p, room, STRETCH, s.dB);
+        for (int k = 0; k < N; ++k) of_Q[r][k] /= 2;
+    write<SHARED_Q ? SUMMED : 1>(dQ, first, shape, n, p, room, of_Q);
+    write<SHARED_B ? SUMMED : 1>(dB, first, shape, m, p, room, of_B);
 }

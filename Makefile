@@ -6,10 +6,6 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-# problems x horizon: training of a language model, long horizons, one token of 16 heads
-GPU_SHAPES := $(foreach shape,65536x8 65536x64 1024x16 1024x2048 16x8 16x128,--shape $(shape)) \
-  --provider plan --provider reference --provider autograd-riccati --provider kkt
-
 .PHONY: demo test lint types format bench bench-gpu clean
 
 demo: $(VENV)/demo.installed
@@ -34,7 +30,8 @@ bench: $(VENV)/test.installed
 	$(BIN)/python -m benchmarks tables
 
 bench-gpu: $(VENV)/test.installed
-	$(BIN)/python -m benchmarks lqr --device cuda $(GPU_SHAPES) --out benchmarks/results/lqr-gpu.csv
+	$(BIN)/python -m benchmarks lqr --device cuda --sweep all --limit 60 --out benchmarks/results/lqr-gpu.csv
+	$(BIN)/python -m benchmarks figure
 	$(BIN)/python -m benchmarks tables
 
 clean:

@@ -1,16 +1,16 @@
 """Measure providers on the same inputs, in one run, into one CSV file.
 
 python -m benchmarks lqr                         # the standard table, into bench/lqr.csv
-make bench                                       # the same, published in benchmarks/results and README.md
+python -m benchmarks lqr --sweep horizon         # the shapes of a figure; see sweeps.py
 python -m benchmarks lqr --horizon 8 --problems 64 --provider plan --provider mpc.pytorch
+make bench, make bench-gpu                       # measured and published in benchmarks/results and README.md
+
+`ttcnet bench` is the same command.
 """
 
 from __future__ import annotations
 
-import csv
-import datetime
-import os
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,15 +19,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ttcnet.environment import commit, machine, versions
-
+from .figure import draw
 from .measure import Outcome, Point, measure
-from .providers import PROVIDERS, installed
+from .providers import OURS, PEERS, PROVIDERS, installed, why_not
 from .regimes import REGIMES
+from .results import Row, line, parse, resume, stamp, write
+from .sweeps import SWEEPS, History, expand
 from .tables import update
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-STANDARD = ("plan", "autograd-riccati", "mpc.pytorch")
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 @app.callback()
@@ -41,45 +43,87 @@ def lqr(
     horizon: Annotated[list[int] | None, typer.Option(help="Steps to plan; 8, 32 and 128 if not given.")] = None,
     problems: Annotated[list[int] | None, typer.Option(help="Problems at once; 64 and 1024 if not given.")] = None,
     shape: Annotated[list[str] | None, typer.Option(help="Instead of both: problems x horizon, as 65536x8.")] = None,
+    sweep: Annotated[
+        list[str] | None, typer.Option(help=f"Instead of shapes, many by name: {', '.join(SWEEPS)}, all.")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     regime: Annotated[str, typer.Option(help=f"Parameters: {', '.join(REGIMES)}.")] = "trained",
-    seconds: Annotated[float, typer.Option(help="Time to repeat each measurement for.")] = 2.0,
-    out: Annotated[Path, typer.Option(help="CSV file to write.")] = Path("bench/lqr.csv"),
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="Time to repeat each measurement for; 2, or 0.2 in a sweep."),
+    ] = None,
+    limit: Annotated[float, typer.Option(help="Seconds for one measurement; what would take longer is skipped.")] = 300,
+    out: Annotated[Path, typer.Option(help="CSV file to write, after every measurement.")] = Path("bench/lqr.csv"),
+    go_on: Annotated[bool, typer.Option("--resume", help="Keep what is in the file and measure the rest.")] = False,
 ) -> None:
     """Planning, forward and backward, float32, n = m = 16: time, peak memory and error against float64."""
-    console = Console(width=max(Console().width, 110))
-    chosen = list(provider or [name for name in STANDARD if name in installed()])
-    for name in chosen:
-        if name not in PROVIDERS:
-            raise typer.BadParameter(f"provider must be one of {', '.join(PROVIDERS)}; got {name!r}.")
-        if name not in installed():
-            raise typer.BadParameter(f"provider {name} is not installed here. `make test` installs it.")
     if regime not in REGIMES:
         raise typer.BadParameter(f"regime must be one of {', '.join(REGIMES)}; got {regime!r}.")
     if device not in ("cpu", "cuda"):
         raise typer.BadParameter(f"device must be cpu or cuda; got {device!r}.")
-    shapes = [(count, steps) for count in problems or (64, 1024) for steps in horizon or (8, 32, 128)]
-    if shape:
-        shapes = [_shape(text) for text in shape]
-    points = [Point(name, regime, count, steps, device=device) for count, steps in shapes for name in chosen]
+    if sweep and (shape or horizon or problems):
+        raise typer.BadParameter("--sweep has shapes of its own. Leave out --shape, --horizon and --problems.")
+    chosen = provider or _usual(device, in_sweep=bool(sweep))
+    for name in chosen:
+        if (reason := why_not(name, device)) is not None:
+            raise typer.BadParameter(reason)
+    try:
+        shapes = expand(sweep) if sweep else [("custom", one) for one in _shapes(shape, problems, horizon)]
+        points = [
+            Point(name, regime, count, steps, device=device, sweep=sweep_name)
+            for sweep_name, (count, steps) in shapes
+            for name in chosen
+        ]
+        where = stamp()
+        rows = resume(out, where) if go_on else []
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    console = Console(width=max(Console().width, 110))
+    repeat_for = (0.2 if sweep else 2.0) if seconds is None else seconds
+    try:
+        _measure_all(points, rows, where, repeat_for, limit, out, console)
+    except KeyboardInterrupt:
+        console.print(f"Interrupted. {len(rows)} measurements are in {out}; --resume goes on from there.")
+        raise typer.Exit(130) from None
+    show([parse(row) for row in rows], console)
+    console.print(f"Written to {out}")
+
+
+def _measure_all(
+    points: list[Point], rows: list[Row], where: Row, seconds: float, limit: float, out: Path, console: Console
+) -> None:
+    """Measure what is not in `rows` yet, and add it there and to the file, one by one."""
+    history = History(limit)
+    for row in rows:
+        history.add(*parse(row))
+    done = {parse(row)[0] for row in rows}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    rows: list[tuple[Point, Outcome]] = []
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("measuring", total=len(points))
         for point in points:
             progress.update(task, description=f"{point.provider}, {point.problems} problems, T = {point.horizon}")
-            rows.append((point, measure(point, seconds)))
+            if point not in done:
+                outcome = history.foresee(point) or measure(point, seconds, limit)
+                history.add(point, outcome)
+                rows.append(line(point, outcome, where))
+                write(rows, out)
             progress.advance(task)
-    write(rows, out)
-    show(rows, console)
-    console.print(f"Written to {out}")
 
 
-def _shape(text: str) -> tuple[int, int]:
-    problems, _, horizon = text.partition("x")
-    if not (problems.isdigit() and horizon.isdigit()):
-        raise typer.BadParameter(f"shape must be problems x horizon, such as 65536x8; got {text!r}.")
-    return int(problems), int(horizon)
+def _usual(device: str, in_sweep: bool) -> list[str]:
+    """Who is measured if nobody is named."""
+    peers = [name for name in PEERS if name in installed(device)] if device == "cpu" else []
+    return [*(OURS if in_sweep or device == "cuda" else ("plan", "autograd-riccati")), *peers]
+
+
+def _shapes(shape: list[str] | None, problems: list[int] | None, horizon: list[int] | None) -> list[tuple[int, int]]:
+    if not shape:
+        return [(count, steps) for count in problems or (64, 1024) for steps in horizon or (8, 32, 128)]
+    pairs = [text.partition("x")[::2] for text in shape]
+    for pair, text in zip(pairs, shape, strict=True):
+        if not all(part.isdigit() for part in pair):
+            raise ValueError(f"shape must be problems x horizon; got {text!r}. Write it as 65536x8.")
+    return [(int(count), int(steps)) for count, steps in pairs]
 
 
 @app.command()
@@ -87,47 +131,35 @@ def tables(
     check: Annotated[bool, typer.Option("--check", help="Change nothing; fail if a table is out of date.")] = False,
 ) -> None:
     """Write the tables of README.md and docs/ anew from the files in benchmarks/results."""
-    pages = [Path("README.md"), *sorted(Path("docs").glob("*.md"))]
-    stale = [name for page in pages for name in update(page, Path("benchmarks/results"), write=not check)]
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    stale = [name for page in pages for name in update(page, RESULTS, write=not check)]
     if check and stale:
         typer.echo(f"Out of date: {', '.join(stale)}. Run: python -m benchmarks tables", err=True)
         raise typer.Exit(1)
     typer.echo(f"Rewritten: {', '.join(stale)}" if stale else "All tables are up to date.")
 
 
-def write(rows: list[tuple[Point, Outcome]], path: Path) -> None:
-    """One line a measurement, each with machine, versions and commit, written whole or not at all."""
-    stamp = {
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
-        **machine(),
-        **{f"version_{name}": version for name, version in versions().items()},
-        "commit": commit(),
-    }
-    lines = [asdict(point) | asdict(outcome) | stamp for point, outcome in rows]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".tmp")
-    with unfinished.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(lines[0]))
-        writer.writeheader()
-        writer.writerows(lines)
-    os.replace(unfinished, path)
+@app.command()
+def figure(
+    results: Annotated[Path, typer.Option(help="CSV file with the sweeps horizon and problems.")] = RESULTS
+    / "lqr-gpu.csv",
+    out: Annotated[Path, typer.Option(help="Picture to write.")] = ROOT / "docs" / "images" / "lqr-throughput.png",
+) -> None:
+    """Draw throughput, peak memory and error against the horizon and against the number of problems."""
+    try:
+        draw(results, out)
+    except (ValueError, ImportError, FileNotFoundError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+    typer.echo(f"Written to {out}")
 
 
 def show(rows: list[tuple[Point, Outcome]], console: Console) -> None:
     table = Table(title="Planning, forward + backward, float32, n = m = 16")
-    for column in (
-        "problems",
-        "T",
-        "provider",
-        "forward ms",
-        "both ms",
-        "20-80 %",
-        "peak MB",
-        "error u",
-        "worst gradient",
-    ):
+    columns = ("problems", "T", "provider", "forward ms", "both ms", "20-80 %", "peak MB", "error u", "worst gradient")
+    for column in columns:
         table.add_column(column, justify="left" if column == "provider" else "right")
-    for point, outcome in rows:
+    for point, outcome in {replace(point, sweep=""): outcome for point, outcome in rows}.items():  # each shape once
         head = (str(point.problems), str(point.horizon), point.provider)
         if outcome.status != "ok":
             table.add_row(*head, outcome.status)

@@ -14,13 +14,20 @@ Provider = Callable[[ModulatedLQR, int], Tensor]
 NAMES = tuple(field.name for field in fields(ModulatedLQR))
 
 
-def cast(family: ModulatedLQR, dtype: torch.dtype, device: str | torch.device = "cpu", repeat: int = 1) -> ModulatedLQR:
-    """The same family in another dtype or place, its tokens repeated, as leaves that require gradients."""
+def cast(
+    family: ModulatedLQR, dtype: torch.dtype, device: str | torch.device = "cpu", tokens: int | None = None
+) -> ModulatedLQR:
+    """The same family in another dtype or place, repeated to as many tokens, as leaves that require gradients."""
 
     def leaf(x: Tensor) -> Tensor:
-        return x.detach().to(device, dtype).repeat(repeat, *[1] * (x.ndim - 1)).requires_grad_()
+        return fill(x.detach().to(device, dtype), len(x) if tokens is None else tokens).requires_grad_()
 
     return ModulatedLQR(**{name: leaf(getattr(family, name)) for name in NAMES})
+
+
+def fill(x: Tensor, count: int) -> Tensor:
+    """A copy of x, over and over, cut to `count` along its first dimension."""
+    return x.repeat(-(-count // len(x)), *[1] * (x.ndim - 1))[:count].clone()
 
 
 def differentiate(provider: Provider, family: ModulatedLQR, horizon: int, g: Tensor) -> dict[str, Tensor]:

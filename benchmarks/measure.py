@@ -6,21 +6,32 @@ by the device between events, and memory is what torch allocated.
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import math
 import multiprocessing
 import queue
 import resource
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
+import numpy
 import torch
 from torch import Tensor
 
-from .errors import cast, differentiate, relative_errors, weights
+from .errors import cast, differentiate, fill, relative_errors, weights
+from .graphs import capture, worth_capturing
 from .providers import PROVIDERS
 from .regimes import draw
+
+DRAWN = 64  # tokens; a larger batch repeats them, so that the right answer is soon known
+MOST_REPEATS = 200
+LONG = 5.0  # a pass that takes this many times as long as it should be repeated for is not repeated
+Answer = dict[str, numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.float32]]]
 
 
 @dataclass(frozen=True)
@@ -35,31 +46,69 @@ class Point:
     m: int = 16
     heads: int = 16
     device: str = "cpu"
+    sweep: str = "custom"
+
+    def __post_init__(self) -> None:
+        if self.problems < 1 or (self.problems > self.heads and self.problems % self.heads):
+            rule = f"problems must be a multiple of {self.heads} heads, or fewer than that"
+            raise ValueError(f"{rule}; got {self.problems}. Use {self.heads * math.ceil(self.problems / self.heads)}.")
+
+    @property
+    def tokens(self) -> int:
+        return max(1, self.problems // self.heads)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out. Times are of one forward and backward pass, but for forward_ms; status is "ok" or what went
-    wrong."""
+    """What came out. Times are medians of one forward and backward pass, but for forward_ms and for graph_ms, the
+    forward pass replayed as a CUDA graph; status is "ok" or what went wrong."""
 
     status: str
-    forward_ms: float = float("nan")
-    median_ms: float = float("nan")
-    p20_ms: float = float("nan")
-    p80_ms: float = float("nan")
+    forward_ms: float = math.nan
+    median_ms: float = math.nan
+    p20_ms: float = math.nan
+    p80_ms: float = math.nan
     repeats: int = 0
-    peak_mb: float = float("nan")
-    error_u: float = float("nan")
-    error_worst_gradient: float = float("nan")
+    peak_mb: float = math.nan
+    error_u: float = math.nan
+    error_worst_gradient: float = math.nan
+    graph_ms: float = math.nan
 
 
 def measure(point: Point, seconds: float = 1.0, limit: float = 300.0) -> Outcome:
-    """Measure in a fresh process, for about `seconds` of repetitions, giving up after `limit` seconds."""
-    if point.device == "cuda":
-        return _measure_safely(point, seconds)
+    """Measure for about `seconds` of repetitions: on the CPU in a fresh process, giving up after `limit` seconds."""
+    outcome, found = _safely(point, seconds) if point.device == "cuda" else _elsewhere(point, seconds, limit)
+    return outcome if found is None else _judged(point, outcome, found)
+
+
+def measure_here(point: Point, seconds: float) -> Outcome:
+    """Measure in this process, errors and all."""
+    return _judged(point, *_run(point, seconds))
+
+
+def _judged(point: Point, outcome: Outcome, found: Answer) -> Outcome:
+    """The outcome with its errors against float64."""
+    heads, tokens = min(point.heads, point.problems), min(point.tokens, DRAWN)
+    truth = _truth(point.regime, tokens, heads, point.n, point.m, point.horizon, point.device)
+    errors = relative_errors({name: torch.from_numpy(x) for name, x in found.items()}, truth)
+    error_u = errors.pop("u")
+    worst = float(numpy.max(list(errors.values())))  # NaN if any is
+    return replace(outcome, error_u=error_u, error_worst_gradient=worst)
+
+
+@lru_cache(maxsize=64)
+def _truth(regime: str, tokens: int, heads: int, n: int, m: int, horizon: int, device: str) -> dict[str, Tensor]:
+    """The right answer to the float32 numbers, by the reference in float64; the same for every provider."""
+    few = draw(regime, tokens, heads, n, m)
+    exact = cast(cast(few, torch.float32), torch.float64, device)
+    found = differentiate(PROVIDERS["reference"], exact, horizon, weights(few).float())
+    return {name: x.cpu() for name, x in found.items()}
+
+
+def _elsewhere(point: Point, seconds: float, limit: float) -> tuple[Outcome, Answer | None]:
     context = multiprocessing.get_context("spawn")
-    answers: multiprocessing.Queue[Outcome] = context.Queue()
-    process = context.Process(target=_measure_into, args=(answers, point, seconds), daemon=True)
+    answers: multiprocessing.Queue[tuple[Outcome, Answer | None]] = context.Queue()
+    process = context.Process(target=_run_into, args=(answers, point, seconds), daemon=True)
     process.start()
     deadline = time.monotonic() + limit
     try:
@@ -68,35 +117,35 @@ def measure(point: Point, seconds: float = 1.0, limit: float = 300.0) -> Outcome
                 return answers.get(timeout=0.2)
             except queue.Empty:
                 if time.monotonic() > deadline:
-                    return Outcome(f"over {limit:.0f} s")
+                    return Outcome(f"over {limit:.0f} s"), None
                 if not process.is_alive() and answers.empty():
-                    return Outcome("out of memory" if process.exitcode == -9 else f"exit code {process.exitcode}")
+                    return Outcome("out of memory" if process.exitcode == -9 else f"exit code {process.exitcode}"), None
     finally:
         process.kill()
         process.join()
 
 
-def _measure_into(answers: multiprocessing.Queue[Outcome], point: Point, seconds: float) -> None:
-    answers.put(_measure_safely(point, seconds))
+def _run_into(answers: multiprocessing.Queue[tuple[Outcome, Answer | None]], point: Point, seconds: float) -> None:
+    answers.put(_safely(point, seconds))
 
 
-def _measure_safely(point: Point, seconds: float) -> Outcome:
+def _safely(point: Point, seconds: float) -> tuple[Outcome, Answer | None]:
     try:
-        return measure_here(point, seconds)
+        return _run(point, seconds)
     except (RuntimeError, ValueError, MemoryError) as error:
         memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate" in str(error)
-        return Outcome("out of memory" if memory else f"failed: {str(error).splitlines()[0][:200]}")
+        return Outcome("out of memory" if memory else f"failed: {str(error).splitlines()[0][:200]}"), None
 
 
-def measure_here(point: Point, seconds: float) -> Outcome:
-    """Measure in this process."""
-    provider = PROVIDERS[point.provider]
-    heads = min(point.heads, point.problems)
-    tokens = max(1, point.problems // heads)
-    # a large batch repeats a small one, whose right answer is soon known
-    few = draw(point.regime, min(tokens, 64), heads, point.n, point.m)
-    family = cast(few, torch.float32, point.device, repeat=tokens // min(tokens, 64))
-    g = weights(few).to(point.device, torch.float32).repeat(tokens // min(tokens, 64), 1, 1)
+def _run(point: Point, seconds: float) -> tuple[Outcome, Answer]:
+    """Everything but the errors, and the answer for the tokens that were drawn."""
+    provider, on_gpu = PROVIDERS[point.provider], point.device == "cuda"
+    if on_gpu:  # what the point before left behind
+        gc.collect()
+        torch.cuda.empty_cache()
+    few = draw(point.regime, min(point.tokens, DRAWN), min(point.heads, point.problems), point.n, point.m)
+    family = cast(few, torch.float32, point.device, point.tokens)
+    g = fill(weights(few).to(point.device, torch.float32), point.tokens)
 
     def both() -> dict[str, Tensor]:
         return differentiate(provider, family, point.horizon, g)
@@ -107,30 +156,53 @@ def measure_here(point: Point, seconds: float) -> Outcome:
 
     small = cast(draw(point.regime, 1, 1, point.n, point.m), torch.float32, point.device)
     differentiate(provider, small, 2, weights(small).to(point.device))  # loads and compiles what has to be
-    peak = _peak_mb(both, point.device)
-    found = {name: x[: len(getattr(few, name) if name != "u" else few.a)] for name, x in both().items()}
-    p20, median, p80 = _percentiles(times := _times(both, seconds, point.device))
+    answer, first, peak = _first_run(both, point.device)
+    found = {name: x[: len(few.a)].cpu().numpy() for name, x in answer.items()}
+    del answer
     _, forward_ms, _ = _percentiles(_times(forward, seconds, point.device))
-    exact = cast(cast(few, torch.float32, point.device), torch.float64, point.device)
-    truth = differentiate(PROVIDERS["reference"], exact, point.horizon, g[: len(few.a)])
-    errors = relative_errors(found, truth)
-    error_u = errors.pop("u")
-    return Outcome("ok", forward_ms, median, p20, p80, len(times), peak, error_u, max(errors.values()))
+    # the first run may have compiled something, but not if it is in proportion to the forward pass
+    enough = LONG * seconds < first < 6e-3 * forward_ms
+    p20, median, p80 = _percentiles(times := [first] if enough else _times(both, seconds, point.device))
+    graph_ms = math.nan
+    if on_gpu and worth_capturing(point.provider, point.problems, point.horizon):
+        with contextlib.suppress(RuntimeError):
+            _, graph_ms, _ = _percentiles(_times(capture(forward).replay, seconds, point.device))
+    return Outcome("ok", forward_ms, median, p20, p80, len(times), peak, graph_ms=graph_ms), found
+
+
+def _first_run(run: Callable[[], dict[str, Tensor]], device: str) -> tuple[dict[str, Tensor], float, float]:
+    """What it returns, its seconds, and the memory at its highest, in MB above what was there before."""
+    on_gpu = device == "cuda"
+    if on_gpu:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated() / 2**20 if on_gpu else _resident_mb()
+    begin = time.perf_counter()
+    answer = run()
+    if on_gpu:
+        torch.cuda.synchronize()
+    seconds = time.perf_counter() - begin
+    highest = torch.cuda.max_memory_allocated() / 2**20 if on_gpu else _highest_mb()
+    return answer, seconds, max(0.0, highest - before)
 
 
 def _times(run: Callable[[], object], seconds: float, device: str) -> list[float]:
-    """Seconds of each of at least three runs, after one that does not count."""
+    """Seconds of each of at least two runs, after one that does not count, unless that one took long."""
     begin = time.perf_counter()
     run()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    first = time.perf_counter() - begin
+    if first > LONG * seconds > 0:
+        return [first]
     if device != "cuda":
         times: list[float] = []
-        while len(times) < 3 or (sum(times) < seconds and len(times) < 200):
+        while len(times) < 2 or (sum(times) < seconds and len(times) < MOST_REPEATS):
             begin = time.perf_counter()
             run()
             times.append(time.perf_counter() - begin)
         return times
-    torch.cuda.synchronize()
-    count = min(200, max(3, int(seconds / (time.perf_counter() - begin))))
+    count = min(MOST_REPEATS, max(2, int(seconds / first)))
     # queued one behind the other, so that the GPU does not wait for the host where it need not
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
     marks[0].record()
@@ -138,25 +210,13 @@ def _times(run: Callable[[], object], seconds: float, device: str) -> list[float
         run()
         mark.record()
     torch.cuda.synchronize()
-    return [first.elapsed_time(second) / 1e3 for first, second in pairwise(marks)]
-
-
-def _peak_mb(run: Callable[[], object], device: str) -> float:
-    """Memory at its highest during the first run, above what was there before."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        run()
-        torch.cuda.synchronize()
-        return (torch.cuda.max_memory_allocated() - before) / 2**20
-    resident = _resident_mb()
-    run()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - resident
+    return [begin.elapsed_time(end) / 1e3 for begin, end in pairwise(marks)]
 
 
 def _percentiles(times: list[float]) -> tuple[float, float, float]:
     """20th, 50th and 80th percentile, in milliseconds."""
+    if len(times) == 1:
+        return 1e3 * times[0], 1e3 * times[0], 1e3 * times[0]
     cuts = statistics.quantiles(times, n=5, method="inclusive")
     return 1e3 * cuts[0], 1e3 * statistics.median(times), 1e3 * cuts[-1]
 
@@ -165,3 +225,7 @@ def _resident_mb() -> float:
     with open("/proc/self/statm") as statistics_of_memory:
         pages = int(statistics_of_memory.read().split()[1])
     return pages * resource.getpagesize() / 2**20
+
+
+def _highest_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

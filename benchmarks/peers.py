@@ -1,14 +1,19 @@
 """Solvers that others wrote, behind the signature of `plan`: (family, horizon) to the first actions.
 
-Each is skipped where its package is not installed.
+Each is skipped where its package is not installed. All of them take a problem with every matrix written out, so
+writing it out (`unroll`) and differentiating through that is part of what they cost.
 """
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
+import numpy
 import torch
 from torch import Tensor
 
-from ttcnet.lqr import ModulatedLQR
+from ttcnet.lqr import LQR, ModulatedLQR
 
 
 def mpc_pytorch(family: ModulatedLQR, horizon: int) -> Tensor:
@@ -18,17 +23,111 @@ def mpc_pytorch(family: ModulatedLQR, horizon: int) -> Tensor:
     """
     from mpc import mpc
 
-    p = family.unroll(horizon).standard_form()
-    A, B, Q, R, h0 = (x.flatten(0, 1) for x in (p.A, p.B, p.Q, p.R, p.h0))
-    count, T, n, m = *A.shape[:2], p.state_size, p.action_size
-    C = A.new_zeros(T + 1, count, n + m, n + m)
-    C[1:, :, :n, :n] = Q.transpose(0, 1)
-    C[:-1, :, n:, n:] = R.transpose(0, 1)
-    C[-1, :, n:, n:] = torch.eye(m, dtype=A.dtype)
-    F = torch.cat([A, B], -1).transpose(0, 1)
+    p = _written_out(family, horizon)
+    count, T, n, m = *p.A.shape[:2], p.state_size, p.action_size
+    F = torch.cat([p.A, p.B], -1).transpose(0, 1)
     solver = mpc.MPC(
         n, m, T + 1, lqr_iter=1, grad_method=mpc.GradMethods.ANALYTIC, verbose=-1, exit_unconverged=False, eps=1e-12,
-        detach_unconverged=False, backprop=True, max_linesearch_iter=1, u_init=A.new_zeros(T + 1, count, m),
+        detach_unconverged=False, backprop=True, max_linesearch_iter=1, u_init=p.A.new_zeros(T + 1, count, m),
     )  # fmt: skip
-    _, u, _ = solver(h0, mpc.QuadCost(C, A.new_zeros(T + 1, count, n + m)), mpc.LinDx(F))
+    _, u, _ = solver(
+        p.h0, mpc.QuadCost(_stage_costs(p).transpose(0, 1), p.A.new_zeros(T + 1, count, n + m)), mpc.LinDx(F)
+    )
     return u[0].reshape(family.r_inv.shape)
+
+
+def pypose(family: ModulatedLQR, horizon: int) -> Tensor:
+    """The LQR module of PyPose, differentiated by autograd. As mpc.pytorch, it has a control after the last state."""
+    import pypose as pp
+
+    p = _written_out(family, horizon)
+    count, T, n, m = *p.A.shape[:2], p.state_size, p.action_size
+    steps = list(zip(p.A.unbind(1), p.B.unbind(1), strict=True))
+
+    class System(pp.module.LTV):  # type: ignore[misc]
+        """Reads A and B off at its own clock, as PyPose's manual shows it; it observes nothing."""
+
+        A = property(lambda self: steps[int(self.systime)][0])
+        B = property(lambda self: steps[int(self.systime)][1])
+
+        def observation(self, state: Tensor, input: Tensor, t: Tensor | None = None) -> Tensor:  # noqa: A002
+            return state
+
+    # a step out of the last state, so that its control acts on something
+    steps.append((torch.zeros_like(p.A[:, 0]), torch.zeros_like(p.B[:, 0])))
+    solver = pp.module.LQR(System(), _stage_costs(p), p.A.new_zeros(count, T + 1, n + m), T + 1)
+    _, u, _ = solver(p.h0)
+    return u[:, 0].reshape(family.r_inv.shape)
+
+
+def diffilqrax(family: ModulatedLQR, horizon: int) -> Tensor:
+    """diffilqrax's dlqr, which solves a second problem for the gradients, in JAX, compiled, on the CPU."""
+    p = _written_out(family, horizon)
+    return _ThroughJax.apply(p.A, p.B, p.Q, p.R, p.h0).reshape(family.r_inv.shape)
+
+
+class _ThroughJax(torch.autograd.Function):
+    """First actions of a batch by diffilqrax, from and to torch by way of numpy. What its forward pass keeps for the
+    backward pass stays in JAX."""
+
+    @staticmethod
+    def forward(ctx: Any, *problem: Tensor) -> Tensor:
+        forward, with_pullback, _ = _jax_passes()
+        arrays = [x.detach().numpy() for x in problem]
+        with _jax_dtype(problem[0]):
+            if any(ctx.needs_input_grad):
+                u, ctx.pullback = with_pullback(*arrays)
+            else:
+                u = forward(*arrays)
+            return torch.from_numpy(numpy.array(u))
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, ...]:
+        with _jax_dtype(g):
+            return tuple(torch.from_numpy(numpy.array(x)) for x in _jax_passes()[2](ctx.pullback, g.numpy()))
+
+
+def _jax_dtype(x: Tensor) -> Any:
+    """diffilqrax switches JAX to float64 when it is imported, and then mixes it with float32 and fails: so for float32
+    it is switched back while it works."""
+    import jax
+
+    return jax.enable_x64(x.dtype == torch.float64)
+
+
+@cache
+def _jax_passes() -> tuple[Any, Any, Any]:
+    """Compiled functions: A, B, Q, R, h0 to the first actions; to them and a pullback; a pullback and the gradient of
+    the actions to those of the five."""
+    import jax
+    import jax.numpy as jnp
+    from diffilqrax import typs
+    from diffilqrax.diff_lqr import dlqr
+
+    def first_action(A: Any, B: Any, Q: Any, R: Any, h0: Any) -> Any:
+        (T, n, m), kind = B.shape, B.dtype
+        before = jnp.concatenate([jnp.zeros((1, n, n), kind), Q[:-1]])  # its cost of a state comes before the step
+        zeros = {"a": (T, n), "q": (T, n), "r": (T, m), "S": (T, n, m), "qf": (n,)}
+        none = {name: jnp.zeros(shape, kind) for name, shape in zeros.items()}
+        lqr = typs.LQR(A=A, B=B, Q=before, R=R, Qf=Q[-1], **none)
+        return dlqr(typs.ModelDims(n, m, T, 1.0), typs.LQRParams(h0, lqr), jnp.zeros((T + 1, n + m), kind))[0, n:]
+
+    batched = jax.vmap(first_action)
+
+    return jax.jit(batched), jax.jit(lambda *p: jax.vjp(batched, *p)), jax.jit(lambda pullback, g: pullback(g))
+
+
+def _written_out(family: ModulatedLQR, horizon: int) -> LQR:
+    """The problems with every matrix written out, tokens and heads in one leading dimension."""
+    p = family.unroll(horizon).standard_form()
+    return LQR(*(x.flatten(0, 1) for x in (p.A, p.B, p.Q, p.R, p.h0)))
+
+
+def _stage_costs(p: LQR) -> Tensor:
+    """(problems, T + 1, n + m, n + m): the cost of h_t and of the action that follows it; after h_T, a unit cost."""
+    count, T, n, m = *p.A.shape[:2], p.state_size, p.action_size
+    C = p.A.new_zeros(count, T + 1, n + m, n + m)
+    C[:, 1:, :n, :n] = p.Q
+    C[:, :-1, n:, n:] = p.R
+    C[:, -1, n:, n:] = torch.eye(m, dtype=p.A.dtype, device=p.A.device)
+    return C

@@ -9,7 +9,7 @@ from torch import Tensor
 from ttcnet.lqr import ModulatedLQR, plan, solve
 
 from .errors import Provider
-from .peers import mpc_pytorch
+from .peers import diffilqrax, mpc_pytorch, pypose
 
 
 def _by_plan(family: ModulatedLQR, horizon: int) -> Tensor:
@@ -39,10 +39,27 @@ PROVIDERS: dict[str, Provider] = {
     "kkt": _by_kkt,
     "symplectic": _by_symplectic,
     "mpc.pytorch": mpc_pytorch,
+    "pypose": pypose,
+    "diffilqrax": diffilqrax,
 }
-_NEEDS = {"mpc.pytorch": "mpc"}
+OURS = ("plan", "symplectic", "autograd-riccati", "kkt", "reference")
+_PACKAGES = {"mpc.pytorch": "mpc", "pypose": "pypose", "diffilqrax": "diffilqrax"}
+PEERS = tuple(_PACKAGES)
+_INSTALL = {"mpc.pytorch": "pip install --no-deps mpc==0.0.6"}  # it pins an old numpy that it does not need
+_CPU_ONLY = ("diffilqrax",)
 
 
-def installed() -> list[str]:
+def why_not(name: str, device: str) -> str | None:
+    """Why a provider cannot run here, and what to do, or None if it can."""
+    if name not in PROVIDERS:
+        return f"provider must be one of {', '.join(PROVIDERS)}; got {name!r}."
+    if name in _PACKAGES and find_spec(_PACKAGES[name]) is None:
+        return f"provider {name} is not installed here. Install it with: {_INSTALL.get(name, f'pip install {name}')}"
+    if name in _CPU_ONLY and device != "cpu":
+        return f"provider {name} is measured on the CPU only; got --device {device}. Leave it out, or use --device cpu."
+    return None
+
+
+def installed(device: str = "cpu") -> list[str]:
     """The providers that can run here."""
-    return [name for name in PROVIDERS if name not in _NEEDS or find_spec(_NEEDS[name]) is not None]
+    return [name for name in PROVIDERS if why_not(name, device) is None]

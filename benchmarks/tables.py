@@ -1,18 +1,32 @@
 """Tables for people, generated from the CSV files that the benchmarks wrote.
 
-A table stands in a Markdown file between `<!-- table: NAME -->` and `<!-- end -->`, and comes from results/NAME.csv.
+A table stands in a Markdown file between `<!-- table: NAME -->` and `<!-- end -->`. It is one of the VIEWS, or else
+results/NAME.csv as it is.
 """
 
 from __future__ import annotations
 
-import csv
+import math
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
+
+from .results import Row, read, sweep_of
 
 BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
-Row = dict[str, str]
-COMMANDS = {"lqr-cpu": "make bench", "lqr-gpu": "make bench-gpu"}
+
+
+class View(NamedTuple):
+    """The lines of a file that belong to a sweep (or all of them), who measured them, and what a cell says."""
+
+    file: str
+    sweep: str | None
+    command: str
+    cell: Callable[[Row], str]
+    legend: str
+    size: str = "problems"
 
 
 def update(document: Path, results: Path, write: bool) -> list[str]:
@@ -20,8 +34,7 @@ def update(document: Path, results: Path, write: bool) -> list[str]:
     text, stale = document.read_text(), []
 
     def fresh(block: re.Match[str]) -> str:
-        rows, name = read(results / f"{block['name']}.csv"), block["name"]
-        body = planning(rows, COMMANDS[name]) if name in COMMANDS else plain(rows)
+        body = table(block["name"], results)
         if body != block["body"]:
             stale.append(block["name"])
         return block[1] + body + block[4]
@@ -34,9 +47,15 @@ def update(document: Path, results: Path, write: bool) -> list[str]:
     return stale
 
 
-def read(path: Path) -> list[Row]:
-    with path.open() as file:
-        return list(csv.DictReader(file))
+def table(name: str, results: Path) -> str:
+    """The text of the table of that name."""
+    if name not in VIEWS:
+        return plain(read(results / f"{name}.csv"))
+    view = VIEWS[name]
+    rows = [row for row in read(results / view.file) if view.sweep in (None, sweep_of(row))]
+    if not rows:
+        raise ValueError(f"{view.file} must have lines of the sweep {view.sweep!r}; it has none. Run: {view.command}")
+    return planning(rows, view)
 
 
 def plain(rows: list[Row]) -> str:
@@ -45,35 +64,59 @@ def plain(rows: list[Row]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def planning(rows: list[Row], command: str) -> str:
-    """One line a shape; a cell a provider: time, and the worst error of u and of the gradients."""
+def planning(rows: list[Row], view: View) -> str:
+    """One line a shape; a cell a provider."""
     providers = list(dict.fromkeys(row["provider"] for row in rows))
-    shapes = list(dict.fromkeys((row["problems"], row["horizon"]) for row in rows))
-    cells = {(row["problems"], row["horizon"], row["provider"]): _cell(row) for row in rows}
-    head = "| problems | T | " + " | ".join(f"`{provider}`" for provider in providers) + " |"
+    shapes = list(dict.fromkeys((_size(row, view), row["horizon"]) for row in rows))
+    cells = {(_size(row, view), row["horizon"], row["provider"]): _cell(row, view) for row in rows}
+    head = f"| {view.size} | T | " + " | ".join(f"`{provider}`" for provider in providers) + " |"
     lines = [head, "|--:|--:|" + "--:|" * len(providers)]
-    for problems, horizon in shapes:
-        line = " | ".join(cells.get((problems, horizon, provider), "") for provider in providers)
-        lines.append(f"| {problems} | {horizon} | {line} |")
-    return "\n".join(lines) + "\n\n" + _caption(rows[0], command) + "\n"
+    for size, horizon in shapes:
+        line = " | ".join(cells.get((size, horizon, provider), "") for provider in providers)
+        lines.append(f"| {size} | {horizon} | {line} |")
+    return "\n".join(lines) + "\n\n" + _caption(rows[0], view) + "\n"
 
 
-def _cell(row: Row) -> str:
-    if row["status"] != "ok":
-        return row["status"]
+def _size(row: Row, view: View) -> str:
+    return row["problems"] if view.size == "problems" else str(max(1, int(row["problems"]) // int(row["heads"])))
+
+
+def _cell(row: Row, view: View) -> str:
+    return view.cell(row) if row["status"] == "ok" else row["status"]
+
+
+def _training(row: Row) -> str:
     errors = f"{float(row['error_u']):.0e} / {float(row['error_worst_gradient']):.0e}"
-    times = " / ".join(_time(float(row[name])) for name in ("forward_ms", "median_ms") if row.get(name))
+    times = " / ".join(_time(row[name]) for name in ("forward_ms", "median_ms") if row.get(name))
     return f"{times} <br> {float(row['peak_mb']):.0f} MB <br> {errors}"
 
 
-def _time(ms: float) -> str:
-    return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
+def _decoding(row: Row) -> str:
+    return f"{_time(row['forward_ms'])} / {_time(row['graph_ms'])} <br> {float(row['error_u']):.0e}"
 
 
-def _caption(row: Row, command: str) -> str:
+def _time(text: str) -> str:
+    ms = float(text)
+    return "-" if math.isnan(ms) else f"{ms:.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
+
+
+def _caption(row: Row, view: View) -> str:
     device = row["cpu"] if row["gpu"].startswith("none") else row["gpu"]
+    heads = f", {row['heads']} heads a token" if view.size == "tokens" else ""
     return (
-        f"Float32, n = m = {row['n']}, {row['regime']} regime: median time of the forward pass / of both passes, peak "
-        f"memory, worst relative error of u / of any gradient against float64. {device}; torch "
-        f"{row['version_torch']}, commit {row['commit']}, {row['date']}. Command: `{command}`."
+        f"Float32, n = m = {row['n']}{heads}, {row['regime']} regime: {view.legend}. {device}; torch "
+        f"{row['version_torch']}, commit {row['commit']}, {row['date']}. Command: `{view.command}`."
     )
+
+
+_BOTH = (
+    "median time of the forward pass / of both passes, peak memory, worst relative error of u / of any gradient "
+    "against float64"
+)
+_ALONE = "median time of the forward pass, launched by the host / replayed as a CUDA graph, and the relative error of u"
+VIEWS = {
+    "lqr-cpu": View("lqr-cpu.csv", None, "make bench", _training, _BOTH),
+    "lqr-gpu": View("lqr-gpu.csv", "targets", "make bench-gpu", _training, _BOTH),
+    "lqr-gpu-llm": View("lqr-gpu.csv", "llm", "make bench-gpu", _training, _BOTH, "tokens"),
+    "lqr-gpu-decode": View("lqr-gpu.csv", "decode", "make bench-gpu", _decoding, _ALONE, "tokens"),
+}

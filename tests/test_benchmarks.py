@@ -1,16 +1,33 @@
 """The benchmark command measures what it says and writes down where."""
 
 import csv
+import math
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from benchmarks import __main__ as command
+from benchmarks import measure as measuring
+from benchmarks import peers, sweeps
 from benchmarks.__main__ import app
-from benchmarks.measure import Point, measure_here
+from benchmarks.errors import cast, differentiate, fill, relative_errors, weights
+from benchmarks.measure import Outcome, Point, measure_here
+from benchmarks.providers import PROVIDERS, why_not
+from benchmarks.regimes import draw
+from benchmarks.results import line, parse, read, stamp, write
+from benchmarks.sweeps import SWEEPS, History, expand
 from benchmarks.tables import update
 
 RUNNER = CliRunner()
+FINE = Outcome("ok", 1.0, 4.0, 3.9, 4.1, 9, 12.0, 1e-7, 1e-6, 0.5)
+
+
+def words(result):
+    return " ".join(result.output.replace("│", " ").split())
 
 
 def test_a_run_writes_one_line_a_measurement(tmp_path):
@@ -40,12 +57,19 @@ def test_other_providers_run(provider):
 
 @pytest.mark.parametrize(
     ("option", "value", "message"),
-    [("--provider", "nobody", "provider must be one of"), ("--regime", "odd", "regime must be one of")],
+    [
+        ("--provider", "nobody", "provider must be one of"),
+        ("--regime", "odd", "regime must be one of"),
+        ("--device", "tpu", "device must be cpu or cuda"),
+        ("--sweep", "broom", "sweep must be one of all, horizon"),
+        ("--shape", "8by8", "Write it as 65536x8"),
+        ("--problems", "17", "problems must be a multiple of 16 heads, or fewer than that; got 17. Use 32."),
+    ],
 )
 def test_unknown_names_are_answered(option, value, message, tmp_path):
     result = RUNNER.invoke(app, ["lqr", option, value, "--out", str(tmp_path / "x.csv")])
     assert result.exit_code == 2
-    assert message in " ".join(result.output.replace("│", " ").split())
+    assert message in words(result)
 
 
 def test_the_tables_are_those_of_the_results():
@@ -62,3 +86,178 @@ def test_a_stale_table_is_found_and_mended(tmp_path):
     assert update(document, results, write=False) == []
     assert document.read_text().startswith("before\n<!-- table: lqr-cpu -->\n| problems | T | `plan` |")
     assert document.read_text().endswith("<!-- end -->\nafter\n")
+
+
+def test_the_sweeps_are_those_of_the_paper_and_of_language_models():
+    assert SWEEPS["horizon"] == [(1024, T) for T in (16, 32, 64, 128, 256, 512, 1024, 2048)]
+    assert SWEEPS["problems"][0] == (16, 64)
+    assert SWEEPS["problems"][-1] == (2**18, 64)
+    assert {problems for problems, _ in SWEEPS["llm"]} == {65536, 262144}
+    assert {problems for problems, _ in SWEEPS["decode"]} == {16, 128, 1024}
+    assert len(expand(["all"])) == sum(map(len, SWEEPS.values())) == len(expand(["all", "llm"]))
+    elsewhere = {shape for name, shapes in SWEEPS.items() if name != "targets" for shape in shapes}
+    assert set(SWEEPS["targets"]) <= elsewhere, "targets cost extra time"
+
+
+def test_what_cannot_be_done_is_not_tried():
+    history = History(limit=10.0)
+    small = Point("kkt", "trained", 1024, 64, sweep="problems")
+    history.add(small, FINE)
+    assert history.foresee(replace(small, sweep="horizon")) == FINE, "known from another sweep"
+    assert history.foresee(replace(small, problems=2048)) is None
+    history.add(replace(small, problems=4096), Outcome("out of memory"))
+    assert history.foresee(replace(small, problems=8192)).status == "skipped: out of memory at 4096x64"
+    assert history.foresee(replace(small, problems=8192, horizon=32)) is None, "a shorter horizon may fit"
+    assert history.foresee(replace(small, problems=8192, provider="plan")) is None
+    history.add(replace(small, horizon=128), replace(FINE, median_ms=3000.0, forward_ms=1000.0))
+    assert history.foresee(replace(small, horizon=256)).status == "skipped: would take over 10 s"
+    assert history.foresee(replace(small, horizon=128 * 32)) is None, "too far away to tell"
+    history.add(replace(small, horizon=256), Outcome("skipped: would take over 10 s"))
+    assert history.foresee(replace(small, horizon=128 * 32)).status == "skipped: would take over 10 s"
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Two small sweeps, and measurements that only count themselves."""
+    tried: list[Point] = []
+
+    def measure(point, seconds, limit):
+        tried.append(point)
+        return Outcome("out of memory") if point.provider == "kkt" else FINE
+
+    monkeypatch.setattr(command, "measure", measure)
+    for name in SWEEPS:
+        monkeypatch.setitem(sweeps.SWEEPS, name, [(16, 8), (32, 8)])
+    return tried
+
+
+def test_a_sweep_measures_a_shape_once_and_skips_what_is_hopeless(quick, tmp_path):
+    out = tmp_path / "lqr.csv"
+    arguments = ["lqr", "--sweep", "llm", "--sweep", "decode", "--provider", "plan", "--provider", "kkt"]
+    result = RUNNER.invoke(app, [*arguments, "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    rows = read(out)
+    assert [row["sweep"] for row in rows] == ["llm"] * 4 + ["decode"] * 4
+    hopeless = ["out of memory", "skipped: out of memory at 16x8"]
+    assert [row["status"] for row in rows if row["provider"] == "kkt"] == hopeless * 2
+    assert len(quick) == 3
+    assert [parse(row)[1] for row in rows if row["provider"] == "plan"] == [FINE] * 4
+    mixed = RUNNER.invoke(app, [*arguments, "--shape", "8x8", "--out", str(out)])
+    assert "--sweep has shapes of its own" in words(mixed)
+
+
+def test_an_interrupted_run_goes_on_where_it_was(quick, tmp_path, monkeypatch):
+    out, whole = tmp_path / "lqr.csv", command.measure
+
+    def interrupted(point, seconds, limit):
+        if len(quick) == 3:
+            raise KeyboardInterrupt
+        return whole(point, seconds, limit)
+
+    arguments = ["lqr", "--sweep", "llm", "--provider", "plan", "--provider", "reference", "--out", str(out)]
+    monkeypatch.setattr(command, "measure", interrupted)
+    result = RUNNER.invoke(app, arguments)
+    assert result.exit_code == 130
+    assert "3 measurements are in" in words(result)
+    assert len(read(out)) == 3
+    monkeypatch.setattr(command, "measure", whole)
+    assert RUNNER.invoke(app, [*arguments, "--resume"]).exit_code == 0
+    assert len(quick) == 4
+    assert len({parse(row)[0] for row in read(out)}) == 4
+    write([row | {"commit": "another"} for row in read(out)], out)
+    refused = RUNNER.invoke(app, [*arguments, "--resume"])
+    assert refused.exit_code == 2
+    assert "has commit 'another'" in words(refused)
+    assert len(quick) == 4
+
+
+def test_the_right_answer_is_computed_once_for_all_providers():
+    measuring._truth.cache_clear()
+    for provider in ("plan", "reference"):
+        outcome = measure_here(Point(provider, "trained", problems=32, horizon=3), seconds=0.0)
+        assert outcome.error_u < 1e-6
+        assert outcome.error_worst_gradient < 1e-5
+        assert math.isnan(outcome.graph_ms), "there are no CUDA graphs on the CPU"
+    assert measuring._truth.cache_info().misses == 1
+
+
+def test_a_large_batch_repeats_a_small_one():
+    assert fill(torch.arange(3), 7).tolist() == [0, 1, 2, 0, 1, 2, 0]
+    outcome = measure_here(Point("plan", "trained", problems=100 * 16, horizon=2), seconds=0.0)
+    assert outcome.error_worst_gradient < 1e-5
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("horizon", [8, 128])
+def test_a_forward_pass_is_replayed_as_a_graph(horizon):
+    outcome = measure_here(Point("plan", "trained", problems=16, horizon=horizon, device="cuda"), seconds=0.05)
+    assert 0 < outcome.graph_ms <= 1.1 * outcome.forward_ms
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit.script, by pypose
+@pytest.mark.parametrize("name", ["mpc", "pypose", "diffilqrax"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_peers_agree(name, dtype):
+    if find_spec(name) is None:
+        pytest.skip(f"{name} is not installed; pip install {name}")
+    family = draw("trained", tokens=3, heads=2, n=5, m=4)
+    exact = cast(cast(family, torch.float32), torch.float64)
+    truth = differentiate(PROVIDERS["reference"], exact, 6, weights(family))
+    peer = peers.mpc_pytorch if name == "mpc" else getattr(peers, name)
+    errors = relative_errors(differentiate(peer, cast(exact, dtype), 6, weights(family)), truth)
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-5
+    assert max(errors.values()) < tolerance, errors
+
+
+def test_peers_that_cannot_run_say_what_to_do(monkeypatch):
+    monkeypatch.setattr("benchmarks.providers.find_spec", lambda name: None)
+    assert "pip install pypose" in why_not("pypose", "cpu")
+    monkeypatch.setattr("benchmarks.providers.find_spec", lambda name: True)
+    assert "on the CPU only" in why_not("diffilqrax", "cuda")
+    assert why_not("diffilqrax", "cpu") is None
+
+
+@pytest.fixture
+def swept(tmp_path):
+    """A file with every sweep: symplectic runs out of digits, kkt out of memory."""
+    history, where, rows = History(limit=60.0), stamp(), []
+    for sweep, (problems, horizon) in expand(["all"]):
+        for provider in ("plan", "symplectic", "kkt"):
+            point = Point(provider, "trained", problems, horizon, device="cuda", sweep=sweep)
+            outcome = replace(FINE, median_ms=1e-4 * problems * horizon, peak_mb=1e-3 * problems * horizon)
+            if provider == "symplectic":
+                outcome = replace(outcome, error_worst_gradient=math.nan if horizon > 64 else 0.1, graph_ms=math.nan)
+            if provider == "kkt" and problems * horizon > 10**6:
+                outcome = Outcome("out of memory")
+            outcome = history.foresee(point) or outcome
+            history.add(point, outcome)
+            rows.append(line(point, outcome, where | {"gpu": "a GPU"}))
+    write(rows, tmp_path / "lqr-gpu.csv")
+    return tmp_path
+
+
+def test_the_figure_is_drawn_from_the_results(swept):
+    picture = swept / "images" / "figure.png"
+    result = RUNNER.invoke(app, ["figure", "--results", str(swept / "lqr-gpu.csv"), "--out", str(picture)])
+    assert result.exit_code == 0, result.output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    write([row for row in read(swept / "lqr-gpu.csv") if row["sweep"] != "problems"], swept / "part.csv")
+    refused = RUNNER.invoke(app, ["figure", "--results", str(swept / "part.csv"), "--out", str(picture)])
+    assert refused.exit_code == 1
+    assert "must have measurements of the sweep 'problems'" in words(refused)
+
+
+def test_tables_are_views_of_one_file(swept):
+    document = swept / "page.md"
+    names = ["lqr-gpu", "lqr-gpu-llm", "lqr-gpu-decode"]
+    document.write_text("".join(f"<!-- table: {name} -->\n<!-- end -->\n" for name in names))
+    assert update(document, swept, write=True) == names
+    targets, llm, decode = document.read_text().split("<!-- end -->\n")[:3]
+    assert targets.count("\n| ") == 1 + len(SWEEPS["targets"])
+    assert "| tokens | T | `plan` | `symplectic` | `kkt` |" in llm
+    assert "\n| 16384 | 32 |" in llm
+    assert "out of memory at" in llm
+    assert "\n| 64 | 128 | 1 ms / 0.5 ms <br> 1e-07 | 1 ms / - <br> 1e-07 |" in decode
+    write([row for row in read(swept / "lqr-gpu.csv") if row["sweep"] != "llm"], swept / "lqr-gpu.csv")
+    with pytest.raises(ValueError, match="must have lines of the sweep 'llm'"):
+        update(document, swept, write=False)

@@ -2,6 +2,8 @@
 
 import ast
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +89,23 @@ def test_env_tells_versions_machine_and_backends():
     report = json.loads(CliRunner().invoke(app, ["env", "--json"]).output)
     assert report["versions"]["ttcnet"] == ttcnet.__version__
     assert report["plan backends"]["reference"] == "can run"
+
+
+def test_bench_is_the_benchmarks_of_the_checkout():
+    result = CliRunner().invoke(app, ["bench", "--help"])
+    assert result.exit_code == 0
+    assert "ttcnet bench" in result.output
+    assert "figure" in result.output
+    assert "--sweep" in CliRunner().invoke(app, ["bench", "lqr", "--help"], env={"COLUMNS": "200"}).output
+
+
+def test_bench_without_a_checkout_says_what_to_do(tmp_path):
+    shutil.copytree(SOURCE, tmp_path / "site" / "lib" / "ttcnet", ignore=shutil.ignore_patterns("__pycache__"))
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site" / "lib")}
+    call = [sys.executable, "-m", "ttcnet", "bench", "lqr"]
+    result = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "Clone it" in result.stderr
 
 
 def test_a_missing_package_is_answered_with_its_extra():

@@ -1,0 +1,85 @@
+"""The file of results: one line a measurement, each with machine, versions and commit."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import os
+from dataclasses import asdict, fields
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ttcnet.environment import commit, machine, versions
+
+from .measure import Outcome, Point
+
+PEERS = ("mpc", "pypose", "diffilqrax", "jax")
+Row = dict[str, str]
+Kind = TypeVar("Kind", Point, Outcome)
+
+
+def stamp() -> Row:
+    """Where and when: what is the same for every line of a run."""
+    date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    known = versions() | {name: _version(name) for name in PEERS}
+    numbers = {f"version_{name}": version for name, version in known.items()}
+    return {"date": date, **machine(), **numbers, "commit": commit()}
+
+
+def line(point: Point, outcome: Outcome, where: Row) -> Row:
+    return {name: str(value) for name, value in (asdict(point) | asdict(outcome)).items()} | where
+
+
+def parse(row: Row) -> tuple[Point, Outcome]:
+    """What a line says."""
+    return _make(Point, row), _make(Outcome, row)
+
+
+def read(path: Path) -> list[Row]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def sweep_of(row: Row) -> str:
+    """A file from before there were sweeps holds the shapes of "targets"."""
+    return row.get("sweep", "targets")
+
+
+def write(rows: list[Row], path: Path) -> None:
+    """Written whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".tmp")
+    with unfinished.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    os.replace(unfinished, path)
+
+
+def resume(path: Path, where: Row) -> list[Row]:
+    """The lines of an interrupted run, or a ValueError if they were not measured as they would be now."""
+    if not path.exists():
+        return []
+    rows = read(path)
+    for row in rows:
+        for name in where:
+            if name != "date" and row.get(name) != where[name]:
+                was = row.get(name, "not recorded")
+                raise ValueError(
+                    f"--resume goes on with measurements of the same machine, versions and commit; {path} has {name} "
+                    f"{was!r} and here it is {where[name]!r}. Leave --resume out to measure everything anew."
+                )
+    return rows
+
+
+def _make(kind: type[Kind], row: Row) -> Kind:
+    read: dict[str, Any] = {"int": int, "float": float, "str": str}
+    return kind(**{field.name: read[str(field.type)](row[field.name]) for field in fields(kind) if field.name in row})
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"

@@ -53,8 +53,8 @@ def horizon(value: object) -> int:
     remedy = "Pass the number of steps to plan, such as horizon=8."
     if isinstance(value, bool | Tensor):
         fail("horizon", "must be an integer", repr(value), remedy, TypeError)
-    try:
-        steps = operator.index(value)  # type: ignore[arg-type]
+    try:  # an int stays as it is, since torch.compile may have a symbol in its place
+        steps = value if isinstance(value, int) else operator.index(value)  # type: ignore[call-overload]
     except TypeError:
         fail("horizon", "must be an integer", repr(value), remedy, TypeError)
     if steps < 0:

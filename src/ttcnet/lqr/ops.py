@@ -130,10 +130,10 @@ def _define(name: str, signature: str, compute: Callable[..., Any], fake: Callab
 
 
 _tensors = ", ".join(f"Tensor {name}" for name in FIELDS)
-_define("plan", f"({_tensors}, int horizon, bool keep, str backend) -> (Tensor, Tensor)", _plan, _plan_fake)
+_define("plan", f"({_tensors}, SymInt horizon, bool keep, str backend) -> (Tensor, Tensor)", _plan, _plan_fake)
 _define(
     "plan_backward",
-    f"({_tensors}, Tensor checkpoints, Tensor g, int horizon, str backend) -> Tensor[]",
+    f"({_tensors}, Tensor checkpoints, Tensor g, SymInt horizon, str backend) -> Tensor[]",
     _plan_backward,
     _plan_backward_fake,
 )

@@ -20,7 +20,6 @@ the others, one stretch of √T steps at a time, so that memory grows with √T.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -77,8 +76,8 @@ def step_back(family: Prepared, step: Step, t: int) -> Tensor:
 
 
 def checkpoints(family: Family, horizon: int) -> tuple[int, ...]:
-    """The shape of what `forward` keeps: P_t for t = T and for every multiple of √T below."""
-    return math.ceil(horizon / stretch_length(horizon)), *family.Qf.shape
+    """The shape of what `forward` keeps: P_t for t = T and for every multiple of about √T below."""
+    return -(-horizon // stretch_length(horizon)), *family.Qf.shape
 
 
 @torch.no_grad()
@@ -141,8 +140,12 @@ def backward(problems: Family, horizon: int, checkpoints: Tensor, g: Tensor) -> 
 
 
 def stretch_length(horizon: int) -> int:
-    """Steps between check-points: √T, rounded up."""
-    return math.isqrt(max(horizon - 1, 0)) + 1
+    """Steps between check-points: √T, rounded up to a power of two. Found by comparisons alone, so that torch.compile,
+    for which the horizon may be a symbol, learns no more of it than that."""
+    length = 1
+    while length * length < horizon:
+        length *= 2
+    return length
 
 
 def _in_forward_order(family: Prepared, horizon: int, checkpoints: Tensor) -> Iterator[tuple[int, Step]]:

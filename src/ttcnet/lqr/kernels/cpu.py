@@ -7,7 +7,6 @@ v = P b before it was absorbed; the closed loop then decides the actions in reve
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
 from collections.abc import Callable
@@ -32,9 +31,9 @@ def why_not() -> str | None:
 
 
 def checkpoints(family: Family, horizon: int) -> tuple[int, ...]:
-    """The shape of what `forward` keeps: the lower half of P_t at every multiple of √T below T."""
+    """The shape of what `forward` keeps: the lower half of P_t at every multiple of about √T below T."""
     tokens, heads, n = family.a.shape
-    return math.ceil(horizon / stretch_length(horizon)) - 1, n * (n + 1) // 2, tokens * heads
+    return -(-horizon // stretch_length(horizon)) - 1, n * (n + 1) // 2, tokens * heads
 
 
 def forward(family: Family, horizon: int, keep: bool) -> tuple[Tensor, Tensor]:

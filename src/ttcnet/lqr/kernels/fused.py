@@ -110,7 +110,7 @@ class Rhythm:
     @property
     def points(self) -> int:
         """Matrices that the forward pass keeps for each problem, if not all."""
-        return math.ceil(self.horizon / self.stride) - 1
+        return -(-self.horizon // self.stride) - 1
 
     @property
     def inner_points(self) -> int:
@@ -118,11 +118,11 @@ class Rhythm:
         return self.stride // self.kept - 1
 
 
-@cache
 def rhythm(horizon: int, kept: int) -> Rhythm:
     """Horizons up to `kept` are recomputed not at all, up to 16 `kept` once, and longer ones twice."""
-    stretches = math.ceil(horizon / kept)
-    return Rhythm(horizon, kept, kept if stretches <= 16 else kept * math.ceil(math.sqrt(stretches)))
+    if horizon <= 16 * kept:  # asked so that torch.compile, for which the horizon is a symbol, need not know it
+        return Rhythm(horizon, kept, kept)
+    return Rhythm(horizon, kept, kept * math.ceil(math.sqrt(horizon / kept)))
 
 
 def _rhythm(family: Family, horizon: int) -> Rhythm:

@@ -1,0 +1,5 @@
+"""Layers."""
+
+from .ttc import TTCLayer
+
+__all__ = ["TTCLayer"]

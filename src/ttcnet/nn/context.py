@@ -1,0 +1,96 @@
+"""Contextualisation: from the state of a token to the control problem that it plans.
+
+For every head, from its own state h0:  a, r_inv, the decays, and the coefficients of the terminal cost. For a token,
+from all its states:  the coefficients of B and Q, which its heads share. Matrices are combinations of learned bases,
+
+    B = Σ_i c_i B_i        Q = Σ_i c_i C_i C_i' / √n        Qf likewise, over the bases of Q
+
+with coefficients scaled to length 1, so that a high learning rate moves directions and not sizes; those of Q and Qf are
+positive. a lies in (-1, 1), so that A_t = 1 + exp(-t decay_A) a stays positive; r_inv and decays are positive.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize, softplus
+
+from ttcnet.lqr import ModulatedLQR
+from ttcnet.lqr.arithmetic import working_dtype
+
+DECAYS = 0.03, 0.7  # the range, log-uniform, of decays at the start: some heads look far, others near
+BASIS_STD = 0.25
+
+
+class Context(nn.Module):
+    """States (N, heads, n) to problems.
+
+    Args:
+        heads: number of heads.
+        state_size: n, the size of a head's state.
+        action_size: m, the size of a head's action.
+        rank: number of basis matrices of B and of Q.
+        time_homogeneous: no decays: the problem is the same at every step.
+    """
+
+    def __init__(self, heads: int, state_size: int, action_size: int, rank: int, time_homogeneous: bool) -> None:
+        super().__init__()
+        self.heads, self.rank, self.time_homogeneous = heads, rank, time_homogeneous
+        n, m = self.sizes = state_size, action_size
+        # what a head draws from its state, in this order
+        self.parts = {"a": n, "r_inv": m, "Qf": rank}
+        if not time_homogeneous:
+            self.parts |= {"decay_A": 1, "decay_B": m, "decay_Q": n}
+        self.weight = nn.Parameter(torch.empty(heads, n, sum(self.parts.values())))
+        self.bias = nn.Parameter(torch.empty(heads, sum(self.parts.values())))
+        self.shared = nn.Linear(heads * n, 2 * rank)  # coefficients of B and of Q
+        self.bases_B = nn.Parameter(torch.empty(rank, n, m))
+        self.bases_C = nn.Parameter(torch.empty(rank, n, n))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        n, _ = self.sizes
+        nn.init.normal_(self.weight, std=n**-0.5)
+        nn.init.zeros_(self.bias)
+        if not self.time_homogeneous:
+            count = sum(size for name, size in self.parts.items() if name.startswith("decay"))
+            rates = torch.empty(self.heads, count, device=self.bias.device).uniform_(*map(math.log, DECAYS)).exp()
+            self._set_decays(rates + torch.log(-torch.expm1(-rates)))  # softplus of which are the rates
+        nn.init.normal_(self.shared.weight, std=self.shared.in_features**-0.5)
+        nn.init.zeros_(self.shared.bias)
+        nn.init.normal_(self.bases_B, std=BASIS_STD)
+        nn.init.normal_(self.bases_C, std=BASIS_STD)
+
+    @torch.no_grad()
+    def _set_decays(self, values: Tensor) -> None:
+        if not getattr(self.bias, "_is_hf_initialized", False):  # transformers' mark of a weight that was loaded
+            self.bias[:, -values.shape[1] :] = values.to(self.bias.dtype)
+
+    def forward(self, state: Tensor) -> ModulatedLQR:
+        n, m = self.sizes
+        dtype = working_dtype(state.dtype)
+        # in float32 whatever surrounds this: the planner has no digits to spare
+        with torch.autocast(state.device.type, enabled=False):
+            h0 = state.to(dtype)
+            drawn = torch.einsum("thn,hnk->thk", h0, self.weight.to(dtype)) + self.bias.to(dtype)
+            own = dict(zip(self.parts, drawn.split(list(self.parts.values()), -1), strict=True))
+            of_B, of_Q = nn.functional.linear(
+                h0.flatten(1), self.shared.weight.to(dtype), self.shared.bias.to(dtype)
+            ).chunk(2, -1)
+            bases_C = self.bases_C.to(dtype)
+            bases_Q = (bases_C @ bases_C.mT / n**0.5).flatten(1)
+            B = (normalize(of_B, dim=-1) @ self.bases_B.to(dtype).flatten(1)).unflatten(-1, (n, m))
+            Q = (normalize(softplus(of_Q), dim=-1) @ bases_Q).unflatten(-1, (n, n))
+            Qf = (normalize(softplus(own["Qf"]), dim=-1) @ bases_Q).unflatten(-1, (n, n))
+            sizes = {"decay_A": 1, "decay_B": m, "decay_Q": n}
+            if self.time_homogeneous:
+                decays = {name: h0.new_zeros(*h0.shape[:2], size) for name, size in sizes.items()}
+            else:
+                decays = {name: softplus(own[name]) for name in sizes}
+            return ModulatedLQR(a=torch.tanh(own["a"]), B=B, Q=Q, Qf=Qf, r_inv=softplus(own["r_inv"]), h0=h0, **decays)
+
+    def extra_repr(self) -> str:
+        n, m = self.sizes
+        return f"heads={self.heads}, n={n}, m={m}, rank={self.rank}, time_homogeneous={self.time_homogeneous}"

@@ -1,0 +1,137 @@
+"""The TTC layer: plan before you predict."""
+
+from __future__ import annotations
+
+from typing import Literal, overload
+
+import torch
+from torch import Tensor, nn
+
+from ttcnet.lqr import ModulatedLQR, Solution, plan, solve
+from ttcnet.lqr.checks import fail
+from ttcnet.lqr.checks import horizon as check_horizon
+
+from .context import Context
+
+
+class TTCLayer(nn.Module):
+    """Test-time control: every token writes down a small optimal-control problem and takes its first optimal action.
+
+        x + W_out norm(plan(context(W_in norm(x))))
+
+    It works on each token by itself: nothing crosses tokens, so caches, packing and padding need no care.
+
+    Args:
+        width: size of a token.
+        heads: problems a token plans, each with a state of its own.
+        state_size: n, the size of a head's state.
+        action_size: m, the size of a head's action; None means n.
+        rank: number of basis matrices that B, and likewise Q, are combined from.
+        horizon: steps to look ahead, where a call does not say otherwise.
+        zero_init: start W_out at zero, so that the layer starts as the identity: for pretrained models.
+        time_homogeneous: let the problem be the same at every step of the horizon (an ablation of the paper).
+        eps: of the norms.
+        backend: of `ttcnet.lqr.plan`.
+
+    Example:
+        >>> import torch
+        >>> from ttcnet.nn import TTCLayer
+        >>> layer = TTCLayer(64, heads=4, horizon=8)
+        >>> y = layer(torch.randn(2, 10, 64))                # the layer's own horizon
+        >>> y = layer(torch.randn(2, 10, 64), horizon=16)    # look further
+        >>> y, solution = layer(torch.randn(2, 10, 64), return_plan=True)
+        >>> solution.h.shape                                 # batch, length, heads, steps 0..T, n
+        torch.Size([2, 10, 4, 9, 16])
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        heads: int,
+        state_size: int = 16,
+        action_size: int | None = None,
+        rank: int = 16,
+        horizon: int = 8,
+        zero_init: bool = False,
+        time_homogeneous: bool = False,
+        eps: float = 1e-6,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        action_size = state_size if action_size is None else action_size
+        sizes = {"width": width, "heads": heads, "state_size": state_size, "action_size": action_size, "rank": rank}
+        for field, value in sizes.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                fail(field, "must be an integer of 1 or more", repr(value), f"Pass a size, such as {field}=16.")
+        self.width, self.heads, self.state_size, self.action_size = width, heads, state_size, action_size
+        self.horizon = check_horizon(horizon)
+        self.zero_init, self.backend = zero_init, backend
+        self.norm = nn.RMSNorm(width, eps=eps)
+        self.project = nn.Linear(width, heads * state_size, bias=False)
+        self.context = Context(heads, state_size, action_size, rank, time_homogeneous)
+        self.action_norm = nn.RMSNorm(heads * action_size, eps=eps)
+        self.out = nn.Linear(heads * action_size, width, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        nn.init.ones_(self.norm.weight)
+        nn.init.ones_(self.action_norm.weight)
+        nn.init.normal_(self.project.weight, std=self.width**-0.5)
+        self.context.reset_parameters()
+        if self.zero_init:
+            nn.init.zeros_(self.out.weight)
+        else:
+            nn.init.normal_(self.out.weight, std=self.out.in_features**-0.5)
+
+    @overload
+    def forward(self, x: Tensor, horizon: int | None = None, *, return_plan: Literal[False] = False) -> Tensor: ...
+
+    @overload
+    def forward(
+        self, x: Tensor, horizon: int | None = None, *, return_plan: Literal[True]
+    ) -> tuple[Tensor, Solution]: ...
+
+    def forward(
+        self, x: Tensor, horizon: int | None = None, *, return_plan: bool = False
+    ) -> Tensor | tuple[Tensor, Solution]:
+        """x (..., width) to the same shape.
+
+        Args:
+            x: tokens.
+            horizon: steps to look ahead; None is the layer's own, 0 switches the layer off and returns x.
+            return_plan: also return the plan, for analysis: its actions, states, co-states (..., heads, T or T + 1,
+                size) and cost (..., heads), in float32 and detached.
+        """
+        if x.shape[-1] != self.width:
+            remedy = "Build the layer with the width of its tokens."
+            fail("x", f"must have shape (..., {self.width})", tuple(x.shape), remedy)
+        horizon = self.horizon if horizon is None else check_horizon(horizon)
+        if horizon == 0:
+            if return_plan:
+                fail("horizon", "must be 1 or more to return a plan", 0, "Pass horizon=8, say, or return_plan=False.")
+            return x
+        problem = self.problem(x)
+        action = plan(problem, horizon, self.backend, check=False)
+        y = x + self._answer(action.flatten(1)).view(x.shape).to(x.dtype)
+        if not return_plan:
+            return y
+        with torch.no_grad():
+            detached = ModulatedLQR(**{name: value.detach() for name, value in vars(problem).items()})
+            solution = solve(detached.unroll(horizon), check=False)
+        lead = (*x.shape[:-1], self.heads)
+        return y, Solution(**{name: value.view(*lead, *value.shape[2:]) for name, value in vars(solution).items()})
+
+    def problem(self, x: Tensor) -> ModulatedLQR:
+        """The control problems that tokens x (..., width) plan: one a head, the tokens flattened to N."""
+        state = self.project(self.norm(x)).reshape(-1, self.heads, self.state_size)
+        return self.context(state)
+
+    def _answer(self, action: Tensor) -> Tensor:
+        norm = self.action_norm
+        scaled = nn.functional.rms_norm(action, norm.normalized_shape, norm.weight.to(action.dtype), norm.eps)
+        return self.out(scaled.to(self.out.weight.dtype))
+
+    def extra_repr(self) -> str:
+        return f"{self.width}, heads={self.heads}, horizon={self.horizon}"

@@ -215,7 +215,7 @@ def test_backends_agree():
     truth = plan_with(family, 8, backend="reference")
     torch.testing.assert_close(plan_with(family, 8, backend="symplectic"), truth, rtol=1e-7, atol=1e-9)
     torch.testing.assert_close(plan_with(family, 8, backend="auto"), truth, rtol=1e-7, atol=1e-9)
-    assert set(backends()) == {"reference", "fused on cuda", "fused on cpu", "symplectic"}
+    assert set(backends()) == {"reference", "fused on cuda", "fused on cpu", "symplectic", "symplectic on cuda"}
 
 
 def test_operators_are_well_behaved():

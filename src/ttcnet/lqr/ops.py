@@ -25,7 +25,12 @@ from .adjoint import refuse_second_derivatives
 from .arithmetic import working_dtype
 from .problem import Family, ModulatedLQR
 
-BACKENDS = {"reference": "recursion", "cuda": "kernels.cuda", "cpu": "kernels.cpu"}
+BACKENDS = {
+    "reference": "recursion",
+    "cuda": "kernels.cuda",
+    "cpu": "kernels.cpu",
+    "symplectic on cuda": "kernels.cuda_symplectic",
+}
 FIELDS = Family._fields
 
 

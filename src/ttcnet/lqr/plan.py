@@ -23,10 +23,12 @@ def plan(family: ModulatedLQR, horizon: int, backend: str = "auto", *, check: bo
         horizon: the number of steps to look ahead, 0 or more.
         backend: "fused" (the stable recursion as one compiled kernel, on a CUDA device or the CPU), "reference" (the
             same in PyTorch, any device), "symplectic" (the paper's iteration; for comparison), or "auto", the fastest
-            that is exact here. `backends()` tells what can run on this machine.
+            that is exact here. `backends()` tells what can run on this machine. The symplectic iteration runs as
+            compiled kernels on a CUDA device, up to 64 states and actions and unchecked, and in PyTorch otherwise. It
+            loses digits over long or strongly controlled horizons, and says so only where it is checked.
         check: whether to check values (finite, signs, symmetry). None checks on the CPU and not on a GPU, where
             reading values would make the host wait. Unchecked, a NaN or a problem without a minimum stays by itself
-            and makes that problem's action NaN.
+            and makes that problem's action NaN (the symplectic iteration does not notice that a minimum is missing).
 
     Raises:
         ValueError, TypeError: for an invalid family, horizon or backend.
@@ -49,8 +51,8 @@ def plan(family: ModulatedLQR, horizon: int, backend: str = "auto", *, check: bo
     steps = checks.horizon(horizon)
     if backend not in NAMES:
         checks.fail("backend", f"must be one of {', '.join(NAMES)}", repr(backend), "See `ttcnet env`.")
-    chosen = _choose(family, backend)
     checked = family.a.device.type == "cpu" and not torch.compiler.is_compiling() if check is None else check
+    chosen = _choose(family, backend, checked)
     if checked:
         family.check()
     if steps == 0:
@@ -65,14 +67,23 @@ def plan(family: ModulatedLQR, horizon: int, backend: str = "auto", *, check: bo
 
 def backends() -> dict[str, str | None]:
     """Every backend of `plan`, with the reason why it cannot run on this machine, or None if it can."""
-    return {"reference": None, "fused on cuda": cuda.why_not(), "fused on cpu": cpu.why_not(), "symplectic": None}
+    return {
+        "reference": None,
+        "fused on cuda": cuda.why_not(),
+        "fused on cpu": cpu.why_not(),
+        "symplectic": None,
+        "symplectic on cuda": cuda.why_not(),
+    }
 
 
-def _choose(family: ModulatedLQR, backend: str) -> str:
-    """The operator's backend for this family, or a RuntimeError that says why there is none."""
-    if backend in ("reference", "symplectic"):
+def _choose(family: ModulatedLQR, backend: str, checked: bool) -> str:
+    """The operator's backend for this family, or a RuntimeError that says why there is none. "symplectic" is none of
+    the operator's: it is the iteration in PyTorch, which measures the digits that it loses where it is checked."""
+    if backend == "reference" or (backend == "symplectic" and (checked or family.a.device.type != "cuda")):
         return backend
     obstacle = _obstacle(family)
+    if backend == "symplectic":
+        return "symplectic on cuda" if obstacle is None else "symplectic"
     if obstacle is None:
         return family.a.device.type
     if backend == "fused":

@@ -23,14 +23,15 @@ def _library(name, defines):
     kernels = re.findall(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(", source.read_text())
     macros = [*defines, ("KERNEL_SOURCE", f'"{source}"'), ("KERNELS", " ".join(f"TRY({kernel})" for kernel in kernels))]
     flags = [f"-D{macro}={value}" for macro, value in macros]
-    content = repr(flags) + source.read_text() + (HERE / "emulator.cpp").read_text()
+    sources = [*sorted(KERNELS.glob("*.cu*")), HERE / "emulator.cpp"]
+    content = repr(flags) + "".join(path.read_text() for path in sources)
     target = BUILD / f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.so"
     if not target.exists():
         BUILD.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=BUILD) as folder:
             built = Path(folder) / "emulator.so"
             command = [COMPILER, "-O1", "-shared", "-fPIC", "-std=c++17", "-ffp-contract=off", *flags]
-            command += ["-Wall", "-Wno-unknown-pragmas", "-Wno-maybe-uninitialized"]
+            command += ["-Wall", "-Wno-unknown-pragmas", "-Wno-maybe-uninitialized", "-Wno-unused-function"]
             subprocess.run([*command, str(HERE / "emulator.cpp"), "-o", str(built)], check=True)
             built.replace(target)
     return ctypes.CDLL(str(target))

@@ -8,6 +8,7 @@ import ctypes
 import glob
 import hashlib
 import os
+import re
 import sysconfig
 import tempfile
 from functools import cache
@@ -85,7 +86,7 @@ def _binary(name: str, defines: tuple[tuple[str, str], ...], capability: tuple[i
     options += [f"-D{macro}={value}" for macro, value in defines]
     major, minor = ctypes.c_int(), ctypes.c_int()
     _compiler().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-    source = (FOLDER / name).read_bytes()
+    source = _source(name)
     key = hashlib.sha256(source + repr((options, major.value, minor.value)).encode()).hexdigest()[:32]
     folder = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "ttcnet"
     kept = folder / f"{key}.cubin"
@@ -100,6 +101,13 @@ def _binary(name: str, defines: tuple[tuple[str, str], ...], capability: tuple[i
     except OSError:
         pass  # a read-only home: compile again next time
     return code
+
+
+def _source(name: str) -> bytes:
+    """A file beside this one, with those that it includes written out."""
+    text = (FOLDER / name).read_text("utf-8")
+    whole = re.sub(r'^#include "(.+)"$', lambda found: (FOLDER / found[1]).read_text("utf-8"), text, flags=re.MULTILINE)
+    return whole.encode()
 
 
 def _compile(name: str, source: bytes, options: list[str]) -> bytes:

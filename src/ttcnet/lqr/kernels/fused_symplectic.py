@@ -1,0 +1,111 @@
+"""Launches the kernels of the symplectic iteration, as fused.py does those of the recursion: picks their shape, makes
+room, and hands out what they write.
+
+`run` starts a kernel. On a GPU it is nvrtc.run; tests pass one that emulates a GPU on the CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from ..problem import Family
+from .fused import Launch, Run, _padded
+
+
+def forward(family: Family, horizon: int, keep: bool, run: Run) -> tuple[Tensor, Tensor]:
+    """The first actions, and what `backward` needs of the forward pass (nothing if not `keep`)."""
+    u = torch.empty_like(family.r_inv)
+    kept = u.new_empty(checkpoints(family, horizon) if keep else 0)
+    if u.numel():
+        target = kept if kept.numel() else None
+        run(_launch("symplectic_forward", family), u.device, [*_arguments(family, horizon), u, target])
+    return u, kept
+
+
+def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: Run) -> list[Tensor]:
+    """The gradients of all fields, those of B and Q for every head, given the gradient g of the first actions."""
+    grads = [torch.empty_like(x) for x in family]
+    for k, x in ((1, family.B), (2, family.Q)):
+        if x.ndim == 3:  # shared by the heads of a token
+            grads[k] = x.new_empty(x.shape[0], family.a.shape[1], *x.shape[1:])
+    if g.numel():
+        arguments = [*_arguments(family, horizon), g, checkpoints, *grads]
+        run(_launch("symplectic_backward", family), g.device, arguments)
+    return grads
+
+
+def checkpoints(family: Family, horizon: int) -> tuple[int, ...]:
+    """The shape of what `forward` keeps for `backward`: K, n x m, and λ_0 of every problem, whatever the horizon."""
+    tokens, heads, n = family.a.shape
+    return (tokens * heads * n * (family.r_inv.shape[-1] + 1),)
+
+
+def _arguments(family: Family, horizon: int) -> list[int | Tensor | None]:
+    tokens, heads, n = family.a.shape
+    return [*family, tokens * heads, heads, n, family.r_inv.shape[-1], horizon]
+
+
+def _lanes(problems: int, N: int, double: bool, backward: bool) -> tuple[int, int, int]:
+    """Lanes that share a problem, threads in a block, and blocks that a multiprocessor must hold at once. Few lanes
+    waste the least; many lanes answer soonest. Chosen so that what a lane holds stays in registers, all of it up to 32
+    states in float32 and 16 in float64; beyond, some of it does not."""
+    if N == 64:
+        return 32, 32, 1
+    if problems < 16384:
+        return N, 32, 1
+    if double:
+        return {4: 2, 8: 4, 16: 16, 32: 32}[N], 64, 1
+    if backward:
+        return {4: (2, 128, 1), 8: (4, 128, 1), 16: (8, 128, 3), 32: (32, 64, 1)}[N]
+    return {4: (1, 128, 1), 8: (2, 128, 1), 16: (4, 128, 2), 32: (16, 64, 1)}[N]
+
+
+def _launch(kernel: str, family: Family) -> Launch:
+    tokens, heads, n = family.a.shape
+    shared = family.B.ndim == 3, family.Q.ndim == 3
+    one_decay_A = family.decay_A.shape[-1] == 1
+    return _shaped(kernel, tokens * heads, heads, n, family.r_inv.shape[-1], *shared, one_decay_A, family.a.dtype)
+
+
+@cache
+def _shaped(
+    kernel: str,
+    problems: int,
+    heads: int,
+    n: int,
+    m: int,
+    shared_B: bool,
+    shared_Q: bool,
+    one_decay_A: bool,
+    dtype: torch.dtype,
+) -> Launch:
+    backward = kernel == "symplectic_backward"
+    N, M = _padded(n), _padded(m)
+    lanes, threads, resident = _lanes(problems, N, dtype == torch.float64, backward)
+    groups = threads // lanes
+    tokens = min(groups, (groups - 1) // heads + 2)
+    # EXCHANGE, ROOM, BT_SIZE, B_SIZE and Q_SIZE of common.cuh
+    widest = max(N, M)
+    exchange = (2 * max(3 * N + M, 2 * widest) + 31) // 32 * 32 + 4
+    room = N * widest + 4
+    of_B = lanes * math.ceil(M / lanes) * N + 4 + (N * M + 4 if backward else 0)
+    of_Q = N * N + 4
+    scalars = groups * (exchange + room) + (tokens if shared_B else groups) * of_B
+    scalars += (tokens if shared_Q else groups) * of_Q
+    defines = {
+        "N": N,
+        "M": M,
+        "LANES": lanes,
+        "THREADS": threads,
+        "BLOCKS": resident,
+        "SHARED_B": int(shared_B),
+        "SHARED_Q": int(shared_Q),
+        "ONE_DECAY_A": int(one_decay_A),
+        "real": "double" if dtype == torch.float64 else "float",
+    }
+    text = tuple((name, str(value)) for name, value in defines.items())
+    return Launch("symplectic.cu", kernel, text, math.ceil(problems / groups), threads, scalars * dtype.itemsize)

@@ -76,6 +76,14 @@ def test_the_same_bits_every_time():
             assert torch.equal(x, second[name]), name
 
 
+@pytest.mark.parametrize("horizon", [8, 40])
+def test_gradients_of_costs_are_symmetric_to_the_bit(horizon):
+    family = cast(draw("trained", tokens=16, heads=16), torch.float32, "cuda")
+    found = differentiate(fused, family, horizon, weights(family).cuda().float())
+    for name in ("Q", "Qf"):
+        assert torch.equal(found[name], found[name].mT), name
+
+
 @pytest.mark.parametrize("horizon", [8, 40, 300])
 def test_the_host_never_waits(horizon):
     family = cast(draw("trained", tokens=4, heads=16), torch.float32, "cuda")

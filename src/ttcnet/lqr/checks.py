@@ -54,7 +54,7 @@ def horizon(value: object) -> int:
     if isinstance(value, bool | Tensor):
         fail("horizon", "must be an integer", repr(value), remedy, TypeError)
     try:  # an int stays as it is, since torch.compile may have a symbol in its place
-        steps = value if isinstance(value, int) else operator.index(value)  # type: ignore[call-overload]
+        steps = value if isinstance(value, int) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         fail("horizon", "must be an integer", repr(value), remedy, TypeError)
     if steps < 0:

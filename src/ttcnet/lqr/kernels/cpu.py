@@ -1,6 +1,6 @@
 """The recursion on the CPU: compiled by numba, problems spread over torch's threads and over SIMD.
 
-As in recursion.cu, the actions of a step are absorbed into P one by one. A step keeps its P and what each action saw,
+As in plan_forward.cu, the actions of a step are absorbed into P one by one. A step keeps its P and what each action saw,
 v = P b before it was absorbed; the closed loop then decides the actions in reverse order, which costs no digits.
 """
 

@@ -1,4 +1,4 @@
-"""The recursion on a CUDA device: recursion.cu, compiled at run time."""
+"""The recursion on a CUDA device: plan_forward.cu and plan_backward.cu, compiled at run time."""
 
 from __future__ import annotations
 

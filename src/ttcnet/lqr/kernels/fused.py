@@ -147,7 +147,7 @@ def _absorb(
     u: Tensor | None,
     run: Run,
 ) -> None:
-    """Backward in time from P at step `top`. See plan_forward in recursion.cu."""
+    """Backward in time from P at step `top`. See plan_forward.cu."""
     where = [bottom, top, end, every, points, *_parts(family, kept, top - bottom), u]
     run(_launch("plan_forward", family), family.a.device, [*_arguments(family, horizon), *where])
 
@@ -165,7 +165,7 @@ def _advance(
     launch: Launch,
     run: Run,
 ) -> None:
-    """Forward in time from step `bottom`, gradients added up. See plan_backward in recursion.cu."""
+    """Forward in time from step `bottom`, gradients added up. See plan_backward.cu."""
     where = [bottom, top, end, *_parts(family, kept, top - bottom), g, state, *grads]
     run(launch, family.a.device, [*_arguments(family, horizon), *where])
 
@@ -238,4 +238,4 @@ def _shaped(
     }
     text = tuple((name, str(value)) for name, value in defines.items())
     blocks = math.ceil(problems / groups)
-    return Launch("recursion.cu", kernel, text, blocks, threads, scalars * dtype.itemsize, summed)
+    return Launch(f"{kernel}.cu", kernel, text, blocks, threads, scalars * dtype.itemsize, summed)

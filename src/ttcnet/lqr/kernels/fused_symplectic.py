@@ -88,10 +88,10 @@ def _shaped(
     lanes, threads, resident = _lanes(problems, N, dtype == torch.float64, backward)
     groups = threads // lanes
     tokens = min(groups, (groups - 1) // heads + 2)
-    # EXCHANGE, ROOM, BT_SIZE, B_SIZE and Q_SIZE of common.cuh
+    # EXCHANGE, ROOM, BT_SIZE, B_SIZE and Q_SIZE of symplectic.cuh
     widest = max(N, M)
     exchange = (2 * max(3 * N + M, 2 * widest) + 31) // 32 * 32 + 4
-    room = N * widest + 4
+    room = N * widest + 16
     of_B = lanes * math.ceil(M / lanes) * N + 4 + (N * M + 4 if backward else 0)
     of_Q = N * N + 4
     scalars = groups * (exchange + room) + (tokens if shared_B else groups) * of_B

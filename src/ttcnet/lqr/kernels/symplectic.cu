@@ -1,6 +1,7 @@
 // The paper's symplectic iteration behind plan(backend="symplectic"), forward (Algorithm 4) and backward (Algorithm 5),
 // for many small problems at once. It loses digits by nature: see symplectic.py beside this folder, which has the
-// mathematics for general problems. The stable recursion is in recursion.cu.
+// mathematics for general problems. The stable recursion is in plan_forward.cu and
+// plan_backward.cu.
 //
 // Forward. From [Y1 Y2] = [I Qf], for t = T..1, each row by itself:
 //     Y3 = Y2 B_t R^-1        Y1 <- (Y1 + Y3 B_t') A_t^-1        Y2 <- Y2 A_t + Y1 Q_{t-1}        (Q_0 = 0)
@@ -27,6 +28,7 @@
 // SHARED_Q, ONE_DECAY_A, and real (float or double).
 
 #include "common.cuh"
+#include "symplectic.cuh"
 
 // What all rows are multiplied by in step t, in shared memory: A_t, its inverse, the fading of Q_{t-1}, and
 // R^-1 exp(-2 t decay_B), with which B needs no fading.
@@ -257,7 +259,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) symplectic_forward
     const Warp warp(p.index, shape);
 
     real Y1[ROWS][N], Y2[ROWS][N], scale[ROWS];
-    warp.read<N>(in.Qf, n, n, p.room, ROOM);
+    warp.read<N>(in.Qf, n, n, p.room);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         load(p.room + p.row(r) * N, Y2[r]);
@@ -289,7 +291,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) symplectic_forward
         eliminate<true>(p, Y1, x, X, solved);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) save(p.room + solved[r] * M, X[r]);
-        warp.write<M>(kept, n, m, p.room, ROOM);
+        warp.write<M>(kept, n, m, p.room);
     } else {
         __syncwarp(p.mask);
         eliminate<false>(p, Y1, x, X, solved);
@@ -346,7 +348,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) symplectic_backwar
         e[r] = -p.r_inv[r] * exponential(-p.decay_B[r]) * pull[r];
     }
     p.gather(e, e, actions, actions2);
-    warp.read<M>(kept, n, m, p.room, ROOM);
+    warp.read<M>(kept, n, m, p.room);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         load(p.room + p.row(r) * M, actions2);
@@ -435,10 +437,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) symplectic_backwar
     __syncwarp(warp.mask);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) save(p.room + p.row(r) * M, sum_B[r]);
-    warp.write<M>(dB, n, m, p.room, ROOM);
+    warp.write<M>(dB, n, m, p.room);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) save(p.room + p.row(r) * N, sum_Q[r]);
-    warp.write<N, true>(dQ, n, n, p.room, ROOM);
+    warp.write<N, true>(dQ, n, n, p.room);
     p.gather(h, h2, full, full2);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
@@ -446,5 +448,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) symplectic_backwar
         for (int k = 0; k < N; ++k) full[k] = h[r] * full2[k];
         save(p.room + p.row(r) * N, full);
     }
-    warp.write<N, true>(dQf, n, n, p.room, ROOM);
+    warp.write<N, true>(dQf, n, n, p.room);
 }

@@ -1,7 +1,7 @@
 """The recursion on the CPU: compiled by numba, problems spread over torch's threads and over SIMD.
 
-As in plan_forward.cu, the actions of a step are absorbed into P one by one. A step keeps its P and what each action saw,
-v = P b before it was absorbed; the closed loop then decides the actions in reverse order, which costs no digits.
+As in plan_forward.cu, the actions of a step are absorbed into P one by one. A step keeps its P and what each action
+saw, v = P b before it was absorbed; the closed loop then decides the actions in reverse order, which costs no digits.
 """
 
 from __future__ import annotations

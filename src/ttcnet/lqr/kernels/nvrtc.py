@@ -20,6 +20,7 @@ from torch import Tensor
 from .fused import Launch
 
 FOLDER = Path(__file__).parent
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _ALLOW_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -60,9 +61,21 @@ def _start(launch: Launch, index: int, arguments: list[int | Tensor | None]) -> 
     # torch.cuda.current_stream() costs the host ten times that
     stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(index))
     size, blocks, threads = ctypes.c_uint(launch.shared_bytes), launch.blocks, launch.threads
-    status = _driver().cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, size, stream, pointers, None)
+    launching = (function, blocks, 1, 1, threads, 1, 1, size, stream, pointers, None)
+    status = _driver().cuLaunchKernel(*launching)
+    if status == _NO_CONTEXT:  # a thread that is new to CUDA, such as autograd's
+        _enter_context(index)
+        status = _driver().cuLaunchKernel(*launching)
     if status:
         raise RuntimeError(f"{launch.kernel} could not be started: {_driver_error(status)}")
+
+
+def _enter_context(index: int) -> None:
+    """Make torch's context of this device that of the calling thread."""
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    _demand(_driver().cuDeviceGet(ctypes.byref(device), index), "find the device")
+    _demand(_driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), device), "find the device's context")
+    _demand(_driver().cuCtxSetCurrent(context), "enter the device's context")
 
 
 @cache
@@ -70,7 +83,7 @@ def _function(
     source: str, kernel: str, defines: tuple[tuple[str, str], ...], shared_bytes: int, index: int
 ) -> ctypes.c_void_p:
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    torch.cuda.current_stream(index)  # makes sure that torch has set up its context
+    _enter_context(index)  # the one that torch uses
     code = _binary(source, defines, torch.cuda.get_device_capability(index))
     _demand(_driver().cuModuleLoadData(ctypes.byref(module), code), "load the kernels")
     _demand(_driver().cuModuleGetFunction(ctypes.byref(function), module, kernel.encode()), f"find {kernel}")

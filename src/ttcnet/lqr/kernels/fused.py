@@ -129,10 +129,12 @@ def _rhythm(family: Family, horizon: int) -> Rhythm:
     return rhythm(horizon, {64: 4, 32: 8}.get(_padded(family.a.shape[-1]), 16))
 
 
-@cache
+_PADDED = tuple(next(known for known in SIZES if known >= size) for size in range(LARGEST + 1))
+
+
 def _padded(size: int) -> int:
     """The size that the kernels are compiled for."""
-    return next(known for known in SIZES if known >= size)
+    return _PADDED[int(size)]  # int: torch.compile may have a symbol there
 
 
 def _absorb(

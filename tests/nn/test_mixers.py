@@ -247,10 +247,14 @@ def test_weights_in_bfloat16(kind, options):
         assert state.memory.dtype == torch.float32
 
 
+# torch's compiler makes an instance of every autograd.Function, which torch itself warns about
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @each
 @each_way
 def test_compiles_as_one_graph(kind, options, causal):
     torch._dynamo.reset()
+    if kind == "mesanet":
+        options = dict(iterations=3)  # of 30: they are unrolled
     mixer, x = make(kind, causal, torch.float32, **options), tokens(dtype=torch.float32)
     compiled = torch.compile(mixer, fullgraph=True, backend="aot_eager")
     wanted, found = mixer(x), compiled(x)
@@ -301,11 +305,13 @@ def test_initial_values(kind):
             assert same == (kind != "mesanet")  # torch.nn.init itself is patched by transformers, not here
 
 
-def test_learning(kind_and_way):
-    """Recall: the value that followed this key before, at the last token; or any token, when all are seen."""
-    kind, causal = kind_and_way
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "mlp"])
+@each_way
+def test_learning(kind, causal):
+    """To copy the token two places before, or two places after when all are seen."""
     torch.manual_seed(0)
-    symbols, length = 8, 12
+    symbols, length = 6, 10
+    options = dict(iterations=6) if kind == "mesanet" else {}
 
     class Model(nn.Module):
         def __init__(self):
@@ -313,7 +319,7 @@ def test_learning(kind_and_way):
             self.embed = nn.Embedding(symbols, 32)
             self.place = nn.Embedding(length, 32)
             self.norms = nn.ModuleList(nn.RMSNorm(32) for _ in range(2))
-            self.mixers = nn.ModuleList(build(kind, 32, heads=2, causal=causal) for _ in range(2))
+            self.mixers = nn.ModuleList(build(kind, 32, heads=2, causal=causal, **options) for _ in range(2))
             self.head = nn.Linear(32, symbols)
 
         def forward(self, ids):
@@ -326,22 +332,16 @@ def test_learning(kind_and_way):
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     losses = []
     for _ in range(80):
-        ids = torch.randint(symbols, (32, length))
-        # copy the token three places earlier; with both directions, also three places later
-        target = ids.roll(3, 1) if causal else ids.roll(-3, 1)
-        where = slice(3, None) if causal else slice(None, -3)
+        ids = torch.randint(symbols, (16, length))
+        target = ids.roll(2, 1) if causal else ids.roll(-2, 1)
+        where = slice(2, None) if causal else slice(None, -2)
         loss = F.cross_entropy(model(ids)[:, where].flatten(0, 1), target[:, where].flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
     start, end = losses[0], sum(losses[-5:]) / 5
-    assert end < (0.6 * start if kind != "mlp" else 2.0 * start), (start, end)
-
-
-@pytest.fixture(params=[(kind, causal) for kind in KINDS if kind != "mlp" for causal in (True, False)], ids=str)
-def kind_and_way(request):
-    return request.param
+    assert end < 0.6 * start, (start, end)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -368,9 +368,9 @@ def test_matching_says_when_it_cannot():
         (lambda: build("mambo", 16, heads=2), "kind must be one of attention, mlp, mamba, .*; got 'mambo'"),
         (
             lambda: build("attention", 16, heads=3),
-            r"inner of Attention must be a multiple of 6 .*; got 16 \(the default",
+            r"inner of Attention must be a multiple of 3 .*; got 16 \(the default",
         ),
-        (lambda: build("gdn", 16, heads=4, inner=20), "inner of GatedDeltaNet must be a multiple of 8.*Pass inner=16"),
+        (lambda: build("gdn", 16, heads=4, inner=18), "inner of GatedDeltaNet must be a multiple of 4.*Pass inner=16"),
         (lambda: build("attention", 16, heads=2, window=0), "window must be 1 or more; got 0"),
         (lambda: build("samba", 16, heads=2, window=-1), "window must be 1 or more; got -1"),
         (lambda: build("mlp", 0, heads=2), "width must be 1 or more; got 0"),

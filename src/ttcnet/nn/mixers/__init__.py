@@ -70,10 +70,18 @@ def matched(
     def count(inner: int) -> int:
         return parameters(kind, width, heads=heads, causal=causal, inner=inner, **options)
 
-    slope = (count(2 * unit) - count(unit)) / unit  # the count is linear in inner
-    ideal = unit + (target - count(unit)) / slope
+    def closest(step: int) -> int:
+        above = 1  # the count grows with inner: double until it is enough, then halve the interval
+        while count(above * step) < target:
+            above *= 2
+        below = above // 2
+        while above - below > 1:
+            middle = (above + below) // 2
+            above, below = (above, middle) if count(middle * step) < target else (middle, below)
+        return step * min((above, below or above), key=lambda factor: abs(count(factor * step) - target))
+
     for multiple in (8, 4, 2, 1):
-        inner = max(1, round(ideal / (multiple * unit))) * multiple * unit
+        inner = closest(multiple * unit)
         if abs(count(inner) - target) <= tolerance * target:
             break
     if abs(count(inner) - target) > 0.1 * target:

@@ -43,8 +43,6 @@ class Attention(Mixer):
         qk_norm: normalise queries and keys per head, which keeps the logits bounded at high learning rates.
     """
 
-    per_head = 2
-
     def __init__(
         self,
         width: int,

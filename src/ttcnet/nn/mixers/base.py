@@ -66,7 +66,7 @@ class Mixer(nn.Module):
         inner: the internal width, which scales the number of parameters; each kind says what it is and its default.
     """
 
-    per_head: ClassVar[int] = 1  # `inner` is a multiple of per_head * heads; 0 means that heads do not matter
+    per_head: ClassVar[bool] = True  # `inner` is a multiple of heads
 
     def __init__(self, width: int, *, heads: int, causal: bool = True, inner: int | None = None) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Mixer(nn.Module):
     @classmethod
     def unit(cls, heads: int) -> int:
         """`inner` is a multiple of this."""
-        return max(1, cls.per_head * heads)
+        return heads if cls.per_head else 1
 
     @property
     def head_size(self) -> int:

@@ -34,17 +34,16 @@ class GatedDeltaNet(Mixer):
         kernel: length of the convolution before the scan.
     """
 
-    per_head = 2
-
     def __init__(
         self, width: int, *, heads: int, causal: bool = True, inner: int | None = None, kernel: int = 4
     ) -> None:
         super().__init__(width, heads=heads, causal=causal, inner=inner)
         ways, inner = self.directions, self.inner
-        self.key_size = self.head_size // 2
-        self.sizes = [2 * inner, inner, heads, heads]  # (queries, keys, values), gate, β, α
+        self.key_size = (self.head_size + 1) // 2
+        self.parts = [heads * self.key_size, heads * self.key_size, inner]
+        self.sizes = [sum(self.parts), inner, heads, heads]  # (queries, keys, values), gate, β, α
         self.project = nn.Linear(width, sum(self.sizes), bias=False)
-        self.convolution = ShortConvolution(ways * 2 * inner, kernel, bias=False)
+        self.convolution = ShortConvolution(ways * self.sizes[0], kernel, bias=False)
         self.step_bias = nn.Parameter(torch.empty(ways * heads))
         self.A_log = nn.Parameter(torch.empty(ways * heads))
         self.norm = nn.Parameter(torch.empty(self.head_size))
@@ -67,16 +66,16 @@ class GatedDeltaNet(Mixer):
         memory = torch.zeros(
             batch, self.heads, self.key_size, self.head_size, device=device, dtype=working_dtype(dtype)
         )
-        recent = torch.zeros(batch, self.convolution.kernel - 1, 2 * self.inner, device=device, dtype=dtype)
+        recent = torch.zeros(batch, self.convolution.kernel - 1, self.sizes[0], device=device, dtype=dtype)
         return Memory(memory, recent)
 
     def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor:
         assert state is None or isinstance(state, Memory)
-        ways, heads, inner = self.directions, self.heads, self.inner
+        ways, heads = self.directions, self.heads
         u, gate, beta, step = self.project(x).split(self.sizes, -1)
         u = self.convolution(self.both_ways(u), mask, state).unflatten(-1, (ways, -1))
         u, beta, step, bias, A_log = upcast(u, self.both_ways(beta), self.both_ways(step), self.step_bias, self.A_log)
-        q, k, v = u.split([inner // 2, inner // 2, inner], -1)
+        q, k, v = u.split(self.parts, -1)
         q, k, v = (part.unflatten(-1, (heads, -1)).flatten(2, 3) for part in (q, k, v))
         q, k = unit_length(q) * self.key_size**-0.5, unit_length(k)
         log_decay = self.still(-A_log.exp() * F.softplus(step + bias), mask)

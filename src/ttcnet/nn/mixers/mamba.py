@@ -23,7 +23,7 @@ class Mamba(Mixer):
         rank: of the map from the channels to the step sizes Δ; None means width / 16, rounded up.
     """
 
-    per_head = 0
+    per_head = False
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ class MLP(Mixer):
     Heads, direction and state mean nothing to it: every token is on its own.
     """
 
-    per_head = 0
+    per_head = False
 
     def __init__(self, width: int, *, heads: int, causal: bool = True, inner: int | None = None) -> None:
         super().__init__(width, heads=heads, causal=causal, inner=inner)

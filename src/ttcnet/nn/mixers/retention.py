@@ -20,12 +20,11 @@ class RetNet(Mixer):
     queries and keys are half as wide.
     """
 
-    per_head = 4
-
     def __init__(self, width: int, *, heads: int, causal: bool = True, inner: int | None = None) -> None:
         super().__init__(width, heads=heads, causal=causal, inner=inner)
-        self.key_size = self.head_size // 2
-        self.sizes = [2 * self.inner, self.inner]  # (queries, keys, values), gate
+        self.key_size = (self.head_size + 1) // 2
+        self.parts = [heads * self.key_size, heads * self.key_size, self.inner]
+        self.sizes = [sum(self.parts), self.inner]  # (queries, keys, values), gate
         self.project = nn.Linear(width, sum(self.sizes), bias=False)
         self.norm = nn.Parameter(torch.empty(self.head_size))
         self.out = nn.Linear(self.inner, width, bias=False)
@@ -47,10 +46,10 @@ class RetNet(Mixer):
 
     def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor:
         assert state is None or isinstance(state, Memory)
-        ways, heads, inner, length = self.directions, self.heads, self.inner, x.shape[1]
+        ways, heads, length = self.directions, self.heads, x.shape[1]
         u, gate = self.project(x).split(self.sizes, -1)
         (u,) = upcast(self.both_ways(u).unflatten(-1, (ways, -1)))
-        q, k, v = u.split([inner // 2, inner // 2, inner], -1)
+        q, k, v = u.split(self.parts, -1)
         q, k, v = (part.unflatten(-1, (heads, -1)) for part in (q, k, v))  # (batch, length, directions, heads, size)
         q, k = self._turn(q, mask, state) * self.key_size**-0.5, self._turn(k, mask, state)
         rate = torch.log1p(-(2.0 ** -(5 + torch.arange(heads, device=x.device, dtype=q.dtype))))

@@ -23,11 +23,14 @@ def positions(length: int, mask: Tensor | None, seen: Tensor | None, device: tor
 
 
 def rotate(x: Tensor, position: Tensor) -> Tensor:
-    """x (batch, length, heads, size), size even, turned by its position (length,) or (batch, length)."""
+    """x (batch, length, heads, size), turned by its position (length,) or (batch, length).
+
+    Channels turn in pairs; an odd one out stays as it is.
+    """
     half = x.shape[-1] // 2
     dtype = working_dtype(x.dtype)
     frequency = BASE ** (-torch.arange(half, device=x.device, dtype=dtype) / half)
     angle = (position.to(dtype).unsqueeze(-1) * frequency).unsqueeze(-2)  # (..., length, 1, half)
     cos, sin = angle.cos(), angle.sin()
-    one, two = x.to(dtype).split(half, -1)
-    return torch.cat([one * cos - two * sin, two * cos + one * sin], -1).to(x.dtype)
+    one, two, rest = x.to(dtype).split([half, half, x.shape[-1] - 2 * half], -1)
+    return torch.cat([one * cos - two * sin, two * cos + one * sin, rest], -1).to(x.dtype)

@@ -23,7 +23,8 @@ class SambaState(State):
 class Samba(Mixer):
     """m = Mamba(x), then m + Attention(norm(x + m)) through a window.
 
-    `inner` is the number of channels of Mamba; the heads of the attention together are half as wide. By default it is
+    `inner` is the number of channels of Mamba; the heads of the attention together are half as wide,
+    as near as their number allows. By default it is
     the width, so that both are half of their usual size and the pair weighs as much as one of the other mixers.
 
     Args:
@@ -32,7 +33,7 @@ class Samba(Mixer):
         state_size, kernel, rank: of Mamba.
     """
 
-    per_head = 4
+    per_head = False
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class Samba(Mixer):
         rank: int | None = None,
     ) -> None:
         super().__init__(width, heads=heads, causal=causal, inner=inner)
-        one, two = self.inner, self.inner // 2
+        one, two = self.inner, max(1, round(self.inner / (2 * heads))) * heads
         self.mamba = Mamba(
             width, heads=heads, causal=causal, inner=one, state_size=state_size, kernel=kernel, rank=rank
         )

@@ -186,9 +186,9 @@ class _LinearScan(torch.autograd.Function):
 def _scan(a: Tensor, b: Tensor, first: Tensor, reverse: bool) -> Tensor:
     length = a.shape[1]
     size = math.isqrt(length - 1) + 1
-    missing = (0, 0) * (a.ndim - 2) + (0, -length % size)
-    # the filling at the end: where it comes first, in reverse, it must leave the zeros there alone, and it does
-    a, b = (F.pad(x, missing).unflatten(1, (-1, size)) for x in (a, b))
+    if -length % size:  # zeros at the end; in reverse they come first, and so does the state, which is zero there
+        a, b = (F.pad(x, (0, 0) * (x.ndim - 2) + (0, -length % size)) for x in (a, b))
+    a, b = (x.unflatten(1, (-1, size)) for x in (a, b))
     order = range(size)[::-1] if reverse else range(size)
     steps_a, steps_b = a.unbind(2), b.unbind(2)
     h: list[Tensor] = [b[:, :, 0]] * size

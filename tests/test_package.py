@@ -62,11 +62,11 @@ def test_the_mathematics_needs_torch_alone(path):
     assert others <= LQR_MAY_IMPORT
 
 
-@pytest.mark.parametrize("module", ["ttcnet", "ttcnet.lqr", "ttcnet.cli"])
+@pytest.mark.parametrize("module", ["ttcnet", "ttcnet.lqr", "ttcnet.nn", "ttcnet.cli"])
 def test_importing_is_light(module):
     code = f"import sys, {module}; print(sorted({{'triton', 'transformers', 'torch'}} & set(sys.modules)))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
-    assert loaded == ("['torch']" if module == "ttcnet.lqr" else "[]")
+    assert loaded == ("['torch']" if module in ("ttcnet.lqr", "ttcnet.nn") else "[]")
 
 
 def test_files_are_short():

@@ -1,5 +1,7 @@
-"""Layers."""
+"""Layers: TTC, samplers of its planning horizon, and the mixers that it stands beside."""
 
+from . import mixers
+from .horizon import Fixed, PoissonLogNormal, Uniform
 from .ttc import TTCLayer
 
-__all__ = ["TTCLayer"]
+__all__ = ["Fixed", "PoissonLogNormal", "TTCLayer", "Uniform", "mixers"]

@@ -19,7 +19,7 @@ SIZES = (4, 8, 16, 32, 64)
 LARGEST = SIZES[-1]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # each is made once and then known by its identity, which is quick to look up
 class Launch:
     """A kernel of a file beside this one and how to start it: `defines` go to the compiler, `shared_bytes` is dynamic
     shared memory, `summed` the heads whose gradients it adds up."""

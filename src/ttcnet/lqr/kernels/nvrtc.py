@@ -50,7 +50,7 @@ def run(launch: Launch, device: torch.device, arguments: list[int | Tensor | Non
 
 
 def _start(launch: Launch, index: int, arguments: list[int | Tensor | None]) -> None:
-    function = _function(launch.source, launch.kernel, launch.defines, launch.shared_bytes, index)
+    function = _function(launch, index)
     count = len(arguments)
     # every argument in eight bytes: numbers of four bytes are read from the lower half
     values = (ctypes.c_ulonglong * count)(
@@ -79,17 +79,16 @@ def _enter_context(index: int) -> None:
 
 
 @cache
-def _function(
-    source: str, kernel: str, defines: tuple[tuple[str, str], ...], shared_bytes: int, index: int
-) -> ctypes.c_void_p:
+def _function(launch: Launch, index: int) -> ctypes.c_void_p:
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     _enter_context(index)  # the one that torch uses
-    code = _binary(source, defines, torch.cuda.get_device_capability(index))
+    code = _binary(launch.source, launch.defines, torch.cuda.get_device_capability(index))
     _demand(_driver().cuModuleLoadData(ctypes.byref(module), code), "load the kernels")
-    _demand(_driver().cuModuleGetFunction(ctypes.byref(function), module, kernel.encode()), f"find {kernel}")
-    if shared_bytes > 48 * 1024:
-        status = _driver().cuFuncSetAttribute(function, _ALLOW_SHARED_BYTES, shared_bytes)
-        _demand(status, f"give {kernel} {shared_bytes} bytes of shared memory")
+    found = _driver().cuModuleGetFunction(ctypes.byref(function), module, launch.kernel.encode())
+    _demand(found, f"find {launch.kernel}")
+    if launch.shared_bytes > 48 * 1024:
+        status = _driver().cuFuncSetAttribute(function, _ALLOW_SHARED_BYTES, launch.shared_bytes)
+        _demand(status, f"give {launch.kernel} {launch.shared_bytes} bytes of shared memory")
     return function
 
 

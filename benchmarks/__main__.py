@@ -127,6 +127,38 @@ def _shapes(shape: list[str] | None, problems: list[int] | None, horizon: list[i
 
 
 @app.command()
+def layer(
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
+    blocks: Annotated[int, typer.Option(help="Blocks of the model.")] = 12,
+    width: Annotated[int, typer.Option(help="Its width.")] = 1024,
+    heads: Annotated[int, typer.Option(help="Its heads.")] = 16,
+    batch: Annotated[int, typer.Option(help="Sequences in a step.")] = 8,
+    length: Annotated[int, typer.Option(help="Tokens of a sequence.")] = 2048,
+    repeats: Annotated[int, typer.Option(help="Steps to take the median of.")] = 10,
+    out: Annotated[Path, typer.Option(help="CSV file to write, after every measurement.")] = Path("bench/layer.csv"),
+) -> None:
+    """A training step of a language model in bfloat16, with and without TTC layers."""
+    from .layer import measure_layer, points
+
+    rows: list[Row] = []
+    where = stamp()
+    for point in points(blocks, width, heads, batch, length, device):
+        values = vars(point) | measure_layer(point, repeats)
+        rows.append({name: str(value) for name, value in values.items()} | where)
+        write(rows, out)
+        typer.echo(f"{point.interleave}, T = {point.horizon}, compiled {point.compiled}: {values['step_ms']:.1f} ms")
+    typer.echo(f"Written to {out}")
+
+
+@app.command()
+def parameters() -> None:
+    """Count the parameters of all layers anew, into benchmarks/results/parameters.csv."""
+    from .layer import parameter_rows
+
+    write(parameter_rows(), RESULTS / "parameters.csv")
+
+
+@app.command()
 def tables(
     check: Annotated[bool, typer.Option("--check", help="Change nothing; fail if a table is out of date.")] = False,
 ) -> None:

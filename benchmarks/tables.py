@@ -49,6 +49,8 @@ def update(document: Path, results: Path, write: bool) -> list[str]:
 
 def table(name: str, results: Path) -> str:
     """The text of the table of that name."""
+    if name == "layer-gpu":
+        return training_steps(read(results / "layer-gpu.csv"))
     if name not in VIEWS:
         return plain(read(results / f"{name}.csv"))
     view = VIEWS[name]
@@ -62,6 +64,18 @@ def plain(rows: list[Row]) -> str:
     """The file as it is."""
     lines = [list(rows[0]), ["---"] + ["--:"] * (len(rows[0]) - 1), *([*row.values()] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def training_steps(rows: list[Row]) -> str:
+    """What TTC layers cost in training."""
+    from .layer import with_overhead
+
+    row = rows[0]
+    return (
+        f"{plain(with_overhead(rows))}\n{row['blocks']} blocks of width {row['width']}, batch {row['batch']} x "
+        f"{row['length']} tokens, bfloat16: median time of forward, backward and AdamW. {row['gpu']}; torch "
+        f"{row['version_torch']}, commit {row['commit']}, {row['date']}. Command: `python -m benchmarks layer`.\n"
+    )
 
 
 def planning(rows: list[Row], view: View) -> str:

@@ -1,0 +1,133 @@
+"""What a TTC layer costs: a training step of a language model with and without one."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ttcnet.models import TTCNetConfig, TTCNetForCausalLM
+from ttcnet.nn import TTCLayer, mixers
+
+
+@dataclass(frozen=True)
+class LayerPoint:
+    """What is measured: a causal model, and its training step on batch x length tokens."""
+
+    blocks: int
+    width: int
+    heads: int
+    interleave: str  # "none" or as in TTCNetConfig
+    horizon: int
+    batch: int
+    length: int
+    compiled: bool
+    device: str
+    vocabulary: int = 32000
+
+
+def measure_layer(point: LayerPoint, repeats: int = 10) -> dict[str, Any]:
+    """Median milliseconds of a training step (forward, backward, AdamW) in bfloat16, and peak memory."""
+    torch.manual_seed(0)
+    config = TTCNetConfig(
+        vocab_size=point.vocabulary,
+        hidden_size=point.width,
+        num_hidden_layers=point.blocks,
+        num_attention_heads=point.heads,
+        interleave=None if point.interleave == "none" else point.interleave,
+        use_cache=False,
+    )
+    with torch.device(point.device):
+        model = TTCNetForCausalLM(config).train()
+    step = _step_of(model, point)
+    seconds = [_seconds(step, point.device) for _ in range(3 + repeats)][3:]
+    peak = torch.cuda.max_memory_allocated() / 2**20 if point.device == "cuda" else float("nan")
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return {"step_ms": 1e3 * statistics.median(seconds), "peak_mb": peak, "parameters": parameters, "repeats": repeats}
+
+
+def _step_of(model: TTCNetForCausalLM, point: LayerPoint) -> Callable[[], Tensor]:
+    fused = point.device == "cuda"
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused)
+    tokens = torch.randint(0, point.vocabulary, (point.batch, point.length), device=point.device)
+    run = torch.compile(model) if point.compiled else model
+    if fused:
+        torch.cuda.reset_peak_memory_stats()
+
+    def step() -> Tensor:
+        with torch.autocast(point.device, torch.bfloat16):
+            loss: Tensor = run(tokens, labels=tokens, horizon=point.horizon).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step
+
+
+def _seconds(step: Callable[[], Tensor], device: str) -> float:
+    begin = time.perf_counter()
+    step()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin
+
+
+def points(blocks: int, width: int, heads: int, batch: int, length: int, device: str) -> list[LayerPoint]:
+    """Without a TTC layer, and with one every 8 blocks (or in the last of fewer) at several horizons."""
+    kinds = [("none", 0), *((f"{min(8, blocks)}:1", horizon) for horizon in (8, 16, 32))]
+    return [
+        LayerPoint(blocks, width, heads, interleave, horizon, batch, length, compiled, device)
+        for compiled in (False, True)
+        for interleave, horizon in kinds
+    ]
+
+
+def with_overhead(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Rows of the table: how much longer a step takes than without TTC layers."""
+    base = {row["compiled"]: float(row["step_ms"]) for row in rows if row["interleave"] == "none"}
+    table = []
+    for row in rows:
+        more = 100 * (float(row["step_ms"]) / base[row["compiled"]] - 1)
+        table.append(
+            {
+                "step": "compiled" if row["compiled"] == "True" else "eager",
+                "TTC layers": row["interleave"],
+                "T": row["horizon"] if row["interleave"] != "none" else "",
+                "ms": f"{float(row['step_ms']):.1f}",
+                "more": f"{more:+.1f} %" if row["interleave"] != "none" else "",
+                "peak GB": f"{float(row['peak_mb']) / 1024:.1f}",
+            }
+        )
+    return table
+
+
+def parameter_rows() -> list[dict[str, str]]:
+    """Parameters of every mixer as it comes, and in TTC's place with as many as TTC."""
+    rows = []
+    for width, heads in ((128, 4), (1024, 16), (4096, 16)):
+        with torch.device("meta"):
+            target = sum(parameter.numel() for parameter in TTCLayer(width, heads=heads).parameters())
+        rows.append(_row("ttc", width, heads, target, "", target))
+        for kind in mixers.KINDS:
+            options = mixers.matched(kind, width, target, heads=heads)
+            count = mixers.parameters(kind, width, **options)
+            own = mixers.parameters(kind, width, heads=heads)
+            rows.append(_row(kind, width, heads, own, f"{count:,} ({100 * (count / target - 1):+.1f} %)", target))
+    return rows
+
+
+def _row(kind: str, width: int, heads: int, own: int, matched: str, target: int) -> dict[str, str]:
+    as_ttc = f"{target:,}" if kind == "ttc" else matched
+    return {
+        "layer": kind,
+        "width": str(width),
+        "heads": str(heads),
+        "as it comes": f"{own:,}",
+        "in TTC's place": as_ttc,
+    }

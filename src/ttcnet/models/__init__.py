@@ -1,0 +1,18 @@
+"""TTC-Net models in the conventions of Hugging Face. Importing this registers them with transformers' Auto classes."""
+
+from ttcnet.extras import require
+
+require("transformers", "models", "ttcnet.models")
+
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForTokenClassification  # noqa: E402
+
+from .cache import MixerCache  # noqa: E402
+from .configuration import TTCNetConfig  # noqa: E402
+from .modeling import TTCNetForCausalLM, TTCNetForCellClassification, TTCNetModel  # noqa: E402
+
+AutoConfig.register("ttcnet", TTCNetConfig)
+AutoModel.register(TTCNetConfig, TTCNetModel)
+AutoModelForCausalLM.register(TTCNetConfig, TTCNetForCausalLM)
+AutoModelForTokenClassification.register(TTCNetConfig, TTCNetForCellClassification)
+
+__all__ = ["MixerCache", "TTCNetConfig", "TTCNetForCausalLM", "TTCNetForCellClassification", "TTCNetModel"]

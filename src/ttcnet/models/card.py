@@ -1,0 +1,56 @@
+"""The model card that goes with a saved model."""
+
+from __future__ import annotations
+
+import os
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ttcnet import __version__
+
+if TYPE_CHECKING:
+    from .modeling import TTCNetPreTrainedModel
+
+
+def write_card(model: TTCNetPreTrainedModel, folder: str | os.PathLike[str]) -> None:
+    """README.md in the folder, unless there is one."""
+    target = Path(folder) / "README.md"
+    if target.exists():
+        return
+    unfinished = target.with_suffix(".tmp")
+    unfinished.write_text(card(model), "utf-8")
+    os.replace(unfinished, target)
+
+
+def card(model: TTCNetPreTrainedModel) -> str:
+    config, name = model.config, type(model).__name__
+    blocks = [" + ".join((plan.mixer, *plan.inserted)) for plan in config.blocks]
+    runs = ", ".join(f"{len(list(run))} x {kind}" for kind, run in groupby(blocks))
+    parameters = f"{sum(parameter.numel() for parameter in model.parameters()):,}"
+    kind = "text-generation" if name == "TTCNetForCausalLM" else "token-classification"
+    return f"""---
+library_name: transformers
+pipeline_tag: {kind}
+tags:
+- ttcnet
+- test-time-control
+---
+
+# A TTC-Net
+
+{parameters} parameters, {config.num_hidden_layers} blocks of width {config.hidden_size} ({runs}). TTC layers plan
+{config.horizon} steps ahead unless a call says otherwise: `horizon` is free to change at test time.
+
+```python
+from ttcnet.models import {name}
+
+model = {name}.from_pretrained("...")
+```
+
+Made with ttcnet {__version__}, after "Beyond Test-Time Memory: State-Space Optimal Control for LLM Reasoning".
+
+## Training data, results, limits
+
+To be written by whoever trained it.
+"""

@@ -1,0 +1,296 @@
+"""TTC-Net models: Hugging Face conventions, generation, what they may look at."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForTokenClassification
+
+from ttcnet.models import TTCNetConfig, TTCNetForCausalLM, TTCNetForCellClassification, TTCNetModel
+from ttcnet.models.pattern import blocks_of, interleaved
+from ttcnet.nn import TTCLayer
+from ttcnet.nn.mixers import KINDS
+
+SMALL = dict(vocab_size=40, hidden_size=32, num_attention_heads=2, ttc_state_size=8, ttc_rank=8)
+PATTERNS = [*([kind, "ttc"] for kind in KINDS), *(["attention", f"+{kind}", "ttc"] for kind in KINDS)]
+
+
+def causal(pattern, **changes):
+    torch.manual_seed(0)
+    options = {"+mamba2": {"state_size": 8}}  # as small as the TTC layer whose place it takes
+    return TTCNetForCausalLM(TTCNetConfig(**SMALL, pattern=pattern, mixer_options=options, **changes)).eval()
+
+
+@pytest.fixture
+def tokens():
+    return torch.randint(0, 40, (2, 9), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids="-".join)
+def test_generation_with_a_cache_is_the_same_as_without(pattern, tokens):
+    model = causal(pattern)
+    with torch.no_grad():
+        whole = model(tokens, use_cache=False).logits
+        first = model(tokens[:, :4], use_cache=True)
+        second = model(tokens[:, 4:8], past_key_values=first.past_key_values)
+        third = model(tokens[:, 8:], past_key_values=second.past_key_values)
+    parts = torch.cat([first.logits, second.logits, third.logits], 1)
+    assert torch.allclose(parts, whole, atol=2e-5)
+    assert third.past_key_values.get_seq_length() == 9
+    options = dict(max_new_tokens=5, do_sample=False, pad_token_id=0)
+    assert torch.equal(model.generate(tokens, **options), model.generate(tokens, use_cache=False, **options))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids="-".join)
+def test_causal_models_do_not_look_ahead(pattern, tokens):
+    model = causal(pattern)
+    changed = tokens.clone()
+    changed[:, 5:] = (changed[:, 5:] + 1) % 40
+    with torch.no_grad():
+        before, after = model(tokens).logits, model(changed).logits
+    assert torch.allclose(before[:, :5], after[:, :5], atol=1e-6)
+    assert not torch.allclose(before[:, 5:], after[:, 5:], atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "mlp"])
+def test_bidirectional_models_look_both_ways(kind):
+    torch.manual_seed(0)
+    config = TTCNetConfig(**SMALL | dict(vocab_size=10), pattern=[kind, "ttc"], causal=False, num_labels=9)
+    model = TTCNetForCellClassification(config).eval()
+    boards = torch.randint(0, 10, (1, 12))
+    changed = boards.clone()
+    changed[:, 6] = (changed[:, 6] + 1) % 10
+    with torch.no_grad():
+        moved = (model(boards).logits - model(changed).logits).abs().amax(-1)[0]
+    assert moved[0] > 1e-5
+    assert moved[-1] > 1e-5
+
+
+@pytest.mark.parametrize("pattern", [["attention", "ttc"], ["gdn", "ttc"], ["samba", "+mamba2"]], ids="-".join)
+def test_padding_changes_nothing(pattern, tokens):
+    model = causal(pattern)
+    padded = torch.cat([torch.zeros(2, 3, dtype=torch.long), tokens], 1)
+    mask = torch.ones_like(padded)
+    mask[:, :3] = 0
+    options = dict(max_new_tokens=5, do_sample=False, pad_token_id=0)
+    plain = model.generate(tokens, attention_mask=torch.ones_like(tokens), **options)
+    assert torch.equal(model.generate(padded, attention_mask=mask, **options)[:, 3:], plain)
+
+
+@pytest.mark.parametrize("kind", ["attention", "mamba"])
+def test_beam_search(kind, tokens):
+    model = causal([kind, "ttc"])
+    options = dict(max_new_tokens=5, num_beams=3, num_return_sequences=2, do_sample=False, pad_token_id=0)
+    assert torch.equal(model.generate(tokens, **options), model.generate(tokens, use_cache=False, **options))
+
+
+@pytest.mark.parametrize("pattern", [["attention", "ttc"], ["mamba", "mesanet", "+gdn", "retnet", "ttc"]], ids="-".join)
+def test_saved_and_loaded_to_the_bit(pattern, tokens, tmp_path):
+    model = causal(pattern, horizon=5)
+    model.save_pretrained(tmp_path)
+    assert not list(tmp_path.glob("*.bin"))
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert isinstance(loaded, TTCNetForCausalLM)
+    assert loaded.config.blocks == model.config.blocks
+    assert loaded.config.horizon == 5
+    for (name, mine), other in zip(model.state_dict().items(), loaded.state_dict().values(), strict=True):
+        assert torch.equal(mine, other), name
+    with torch.no_grad():
+        assert torch.equal(model(tokens).logits, loaded.eval()(tokens).logits)
+    inner = AutoModel.from_pretrained(tmp_path)
+    assert isinstance(inner, TTCNetModel)
+    assert torch.equal(inner.embed_tokens.weight, model.model.embed_tokens.weight)
+
+
+def test_classifier_saved_and_loaded(tmp_path):
+    config = TTCNetConfig.sudoku(num_hidden_layers=2, interleave="2:1", hidden_size=32)
+    model = TTCNetForCellClassification(config).eval()
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForTokenClassification.from_pretrained(tmp_path).eval()
+    boards = torch.randint(0, 10, (2, 81))
+    with torch.no_grad():
+        assert torch.equal(model(boards).logits, loaded(boards).logits)
+
+
+def test_a_missing_weight_is_drawn_and_told(tmp_path):
+    """Loading a model without TTC into one with it keeps what there is and draws the rest."""
+    plain = causal(["attention", "attention"])
+    plain.save_pretrained(tmp_path)
+    config = TTCNetConfig(**SMALL, pattern=["attention", "attention", "ttc"])
+    model, report = TTCNetForCausalLM.from_pretrained(tmp_path, config=config, output_loading_info=True)
+    assert {name.split(".")[3] for name in report["missing_keys"]} == {"inserted"}
+    assert torch.equal(model.model.layers[1].mlp.out.weight, plain.model.layers[1].mlp.out.weight)
+    layer = model.model.layers[1].inserted[0]
+    assert isinstance(layer, TTCLayer)
+    assert layer.project.weight.std() > 0.01
+    assert layer.problem(torch.randn(3, 32)).decay_A.max() < 5
+
+
+def test_initial_values_are_the_layers_own():
+    model = causal(["attention", "ttc"])
+    layer = model.model.layers[0].inserted[0]
+    assert layer.context.bases_B.std().item() == pytest.approx(0.25, rel=0.3)
+    assert model.model.layers[0].mixer.project.weight.std().item() == pytest.approx(32**-0.5, rel=0.2)
+
+
+def test_the_model_card(tmp_path):
+    model = causal(["attention", "attention", "ttc"])
+    model.save_pretrained(tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert "1 x attention, 1 x attention + ttc" in text
+    (tmp_path / "README.md").write_text("mine")
+    model.save_pretrained(tmp_path)
+    assert (tmp_path / "README.md").read_text() == "mine"
+
+
+def test_the_horizon_changes_the_answer_and_nothing_else(tokens):
+    model = causal(["attention", "attention", "ttc"])
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    with torch.no_grad():
+        own, far = model(tokens).logits, model(tokens, horizon=20).logits
+        assert not torch.allclose(own, far, atol=1e-4)
+        off = model(tokens, horizon=0).logits
+        assert torch.equal(own, model(tokens).logits)
+    model.model.layers[1].inserted = torch.nn.ModuleList()
+    with torch.no_grad():
+        assert torch.equal(off, model(tokens).logits), "horizon 0 must be the model without TTC"
+    remaining = model.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in remaining.items())
+    generated = causal(["attention", "ttc"]).generate(tokens, horizon=3, max_new_tokens=2, pad_token_id=0)
+    assert generated.shape == (2, 11)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_training_lowers_the_loss(tokens, checkpointing):
+    model = causal(["attention", "attention", "ttc"]).train()
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(40):
+        loss = model(tokens, labels=tokens).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def test_200_steps_end_the_same_with_every_backend():
+    losses = {}
+    for backend in ("reference", "fused"):
+        model = causal(["attention", "ttc"], horizon=3).train()
+        model.model.layers[0].inserted[0].backend = backend
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(200):
+            start = torch.randint(0, 40, (4, 1), generator=generator)
+            counting = (start + torch.arange(8)) % 40
+            loss = model(counting, labels=counting).loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        losses[backend] = loss.item()
+    assert losses["fused"] < 1.5
+    assert losses["fused"] == pytest.approx(losses["reference"], rel=0.02)
+
+
+def test_deep_supervision():
+    torch.manual_seed(0)
+    config = TTCNetConfig.sudoku(num_hidden_layers=3, interleave="3:1", hidden_size=32)
+    model = TTCNetForCellClassification(config)
+    boards, labels = torch.randint(0, 10, (2, 81)), torch.randint(0, 9, (2, 81))
+    labels[boards > 0] = -100
+    output = model(boards, labels=labels)
+    assert output.block_logits.shape == (3, 2, 81, 9)
+    assert torch.equal(output.block_logits[-1], output.logits)
+    each = [torch.nn.functional.cross_entropy(block.mT, labels, ignore_index=-100) for block in output.block_logits]
+    assert torch.allclose(output.loss, torch.stack(each).mean(), atol=1e-6)
+    assert torch.allclose(model.eval()(boards).logits, output.logits, atol=1e-5)
+    changed = labels.clone()
+    changed[boards > 0] = -100
+    assert torch.equal(model(boards, labels=changed).loss, output.loss)
+
+
+def test_cells_of_a_grid_know_row_column_and_box():
+    config = TTCNetConfig.sudoku(num_hidden_layers=1, interleave=None, hidden_size=32)
+    model = TTCNetModel(config)
+    torch.nn.init.zeros_(model.embed_positions.weight)
+    where = model._positions(81, torch.device("cpu")).view(9, 9, 32)
+    row, column, box = model.embed_grid.weight.view(3, 9, 32)
+    assert torch.allclose(where[4, 7], row[4] + column[7] + box[5], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["tiny", "base", "paper", "sudoku"])
+def test_presets(name):
+    config = getattr(TTCNetConfig, name)()
+    kind = TTCNetForCellClassification if name == "sudoku" else TTCNetForCausalLM
+    with torch.device("meta"):
+        model = kind(config)
+    assert any(isinstance(module, TTCLayer) for module in model.modules())
+    again = TTCNetConfig.from_dict(json.loads(json.dumps(config.to_dict())))
+    assert again.blocks == config.blocks
+    assert isinstance(AutoConfig.for_model("ttcnet"), TTCNetConfig)
+
+
+def test_interleaving():
+    def places(text, blocks):
+        return {
+            k: len(plan.inserted)
+            for k, plan in enumerate(blocks_of(interleaved(text, blocks, "attention")), 1)
+            if plan[1]
+        }
+
+    assert places("8:1", 32) == {8: 1, 16: 1, 24: 1, 32: 1}
+    assert places("4:1", 8) == {4: 1, 8: 1}
+    assert places("16:2", 32) == {16: 2, 32: 2}
+    assert places("16:1", 32) == {16: 1, 32: 1}
+    assert places("8:1", 12) == {8: 1}
+    assert places(None, 4) == {}
+
+
+def test_what_stands_in_the_place_of_ttc_has_as_many_parameters():
+    for kind in KINDS:
+        config = TTCNetConfig(hidden_size=128, num_attention_heads=4, pattern=["attention", f"+{kind}", "ttc"])
+        with torch.device("meta"):
+            inserted, ttc = TTCNetModel(config).layers[0].inserted
+        mine, other = (sum(parameter.numel() for parameter in layer.parameters()) for layer in (inserted, ttc))
+        assert mine == pytest.approx(other, rel=0.05), kind
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(num_attention_heads=5), "num_attention_heads must divide hidden_size = 1024; got 5"),
+        (dict(mixer="lstm"), "pattern must be made of known layers; got 'lstm'"),
+        (dict(pattern=["ttc", "attention"]), "pattern must start with a mixer"),
+        (dict(pattern=[]), "pattern must have a block"),
+        (dict(interleave="eight"), "interleave must be two whole numbers"),
+        (dict(interleave="32:1"), "interleave must fit the model's 16 blocks; got '32:1'"),
+        (dict(interleave="8:0"), "interleave must be two whole numbers"),
+        (dict(horizon=-1), "horizon must be 0 or more"),
+        (dict(dropout=1.0), r"dropout must lie in \[0, 1\)"),
+        (dict(grid=8, causal=False), "grid must be a square number"),
+        (dict(grid=9), "grid needs causal=False"),
+    ],
+)
+def test_bad_configurations(options, message):
+    with pytest.raises(ValueError, match=message):
+        TTCNetConfig(**options)
+
+
+def test_bad_calls(tokens):
+    model = causal(["attention"])
+    with pytest.raises(ValueError, match="input_ids or inputs_embeds must be given"):
+        model()
+    with pytest.raises(ValueError, match="attention_mask must have shape"):
+        model(tokens, attention_mask=torch.ones(2, 3))
+    with pytest.raises(ValueError, match="causal must be False"):
+        TTCNetForCellClassification(TTCNetConfig.tiny())
+    with pytest.raises(ValueError, match="causal must be True for a language model"):
+        TTCNetForCausalLM(TTCNetConfig.sudoku())
+    board = TTCNetForCellClassification(TTCNetConfig.sudoku(num_hidden_layers=1, interleave=None))
+    with pytest.raises(ValueError, match="input_ids must have at most 81 tokens; got 82"):
+        board(torch.zeros(1, 82, dtype=torch.long))
+    with pytest.raises(NotImplementedError, match="cannot forget tokens"):
+        model(tokens, use_cache=True).past_key_values.crop(2)

@@ -1,0 +1,236 @@
+"""The TTC layer."""
+
+import copy
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from ttcnet.lqr import plan
+from ttcnet.nn import TTCLayer
+from ttcnet.nn.context import DECAYS
+
+
+@pytest.fixture
+def layer():
+    torch.manual_seed(0)
+    return TTCLayer(24, heads=3, state_size=4, rank=5, horizon=6)
+
+
+@pytest.fixture
+def x():
+    return torch.randn(2, 5, 24, generator=torch.Generator().manual_seed(1))
+
+
+def test_what_it_computes(layer, x):
+    family = layer.problem(x)
+    action = plan(family, 6, backend="reference").flatten(1)
+    expected = x + layer.out(layer.action_norm(action)).view_as(x)
+    assert torch.allclose(layer(x), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(24,), (7, 24), (2, 3, 4, 24), (0, 24)])
+def test_any_leading_shape(layer, shape):
+    tokens = torch.randn(shape)
+    y = layer(tokens)
+    assert y.shape == shape
+    if y.ndim > 1 and len(y):
+        assert torch.allclose(y[-1], layer(tokens[-1]), atol=1e-6)
+
+
+def test_the_problem_is_valid(layer, x):
+    """Signs, symmetry and bounds, whatever the tokens: plan's own checks say so."""
+    family = layer.problem(100 * x)
+    family.check()
+    assert family.a.abs().max() <= 1
+    for name in ("Q", "Qf"):
+        assert torch.linalg.eigvalsh(getattr(family, name)).min() > -1e-6, name
+    plan(family, 6, check=True)
+
+
+def test_heads_look_at_several_distances(layer, x):
+    family = TTCLayer(24, heads=64, state_size=4).problem(torch.zeros_like(x))
+    for name in ("decay_A", "decay_B", "decay_Q"):
+        decay = getattr(family, name)
+        assert DECAYS[0] * 0.999 < decay.min() < 0.06, name
+        assert 0.4 < decay.max() < DECAYS[1] * 1.001, name
+
+
+def test_a_horizon_of_zero_is_the_identity(layer, x):
+    assert layer(x, horizon=0) is x
+
+
+def test_the_horizon_is_free(layer, x):
+    own = layer(x)
+    assert torch.equal(own, layer(x, 6))
+    assert not torch.allclose(own, layer(x, 12), atol=1e-4)
+    assert torch.equal(own, layer(x)), "a call must not change the layer"
+
+
+def test_zero_initialised_output_is_the_identity(x):
+    layer = TTCLayer(24, heads=3, zero_init=True)
+    assert torch.equal(layer(x), x)
+    layer(x).square().sum().backward()
+    assert layer.out.weight.grad.any(), "it must be able to leave the identity"
+
+
+def test_time_homogeneous(x):
+    layer = TTCLayer(24, heads=3, state_size=4, time_homogeneous=True)
+    family = layer.problem(x)
+    assert not any(getattr(family, f"decay_{name}").any() for name in "ABQ")
+    layer(x).sum().backward()
+    assert all(parameter.grad is not None for parameter in layer.parameters())
+
+
+@pytest.mark.parametrize(("state_size", "action_size"), [(4, None), (8, 3), (1, 1)])
+def test_sizes(x, state_size, action_size):
+    layer = TTCLayer(24, heads=2, state_size=state_size, action_size=action_size, rank=3)
+    layer(x).sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
+
+
+def test_the_plan_is_handed_out(layer, x):
+    y, solution = layer(x, horizon=7, return_plan=True)
+    assert torch.equal(y, layer(x, horizon=7))
+    assert solution.u.shape == (2, 5, 3, 7, 4)
+    assert solution.h.shape == solution.costate.shape == (2, 5, 3, 8, 4)
+    assert solution.cost.shape == (2, 5, 3)
+    assert not solution.u.requires_grad
+    family = layer.problem(x)
+    assert torch.allclose(solution.h[..., 0, :].flatten(0, 1), family.h0, atol=1e-6)
+    assert torch.allclose(solution.u[..., 0, :].flatten(0, 1), plan(family, 7), atol=1e-5)
+
+
+def test_backends_agree_forward_and_backward(layer, x):
+    results = []
+    for backend in ("reference", "fused"):
+        copied = copy.deepcopy(layer)
+        copied.backend = backend
+        tokens = x.clone().requires_grad_()
+        y = copied(tokens)
+        y.square().sum().backward()
+        results.append({"y": y, "x": tokens.grad} | {n: p.grad for n, p in copied.named_parameters()})
+    for name, value in results[0].items():
+        assert torch.allclose(value, results[1][name], rtol=1e-4, atol=1e-5), name
+
+
+def test_training_ends_the_same_with_every_backend():
+    """200 steps of a small regression: targets of a teacher."""
+    losses = {}
+    for backend in ("reference", "fused"):
+        torch.manual_seed(0)
+        teacher, student = (TTCLayer(8, heads=2, state_size=4, rank=4, horizon=4) for _ in range(2))
+        student.backend = backend
+        optimizer = torch.optim.AdamW(student.parameters(), lr=5e-3)
+        data = torch.randn(64, 8)
+        with torch.no_grad():
+            targets = teacher(data)
+        for _ in range(200):
+            loss = (student(data) - targets).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        losses[backend] = loss.item()
+    assert losses["fused"] < 0.3
+    assert losses["fused"] == pytest.approx(losses["reference"], rel=0.02)
+
+
+def test_bf16_autocast(layer, x):
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(x)
+        family = layer.problem(x)
+    assert y.dtype == torch.float32
+    assert family.Q.dtype == torch.float32
+    assert torch.allclose(y, layer(x), atol=0.1)
+    y.sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_other_dtypes(layer, x, dtype):
+    exact = layer(x)
+    y = copy.deepcopy(layer).to(dtype)(x.to(dtype))
+    assert y.dtype == dtype
+    assert torch.allclose(y.float(), exact, atol=1e-6 if dtype == torch.float64 else 0.1)
+
+
+def test_gradient_checkpointing(layer, x):
+    tokens = x.clone().requires_grad_()
+    plain = torch.autograd.grad(layer(tokens).square().sum(), [tokens, *layer.parameters()])
+    again = checkpoint(layer, tokens, use_reentrant=False)
+    for a, b in zip(plain, torch.autograd.grad(again.square().sum(), [tokens, *layer.parameters()]), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_compiled_whole_and_few_times(layer, x):
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(layer, backend=counter, fullgraph=True)
+    for horizon in range(2, 33, 3):
+        assert torch.allclose(compiled(x, horizon), layer(x, horizon), atol=1e-5)
+    assert counter.frame_count <= 6, "sampled horizons must not compile the layer each anew"
+
+
+def test_stable_at_a_high_learning_rate():
+    """lr 5e-3 in bf16, with a loss that rewards large outputs: nothing may become non-finite."""
+    torch.manual_seed(0)
+    layer = TTCLayer(16, heads=2, state_size=4)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=5e-3)
+    for _ in range(150):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = -layer(torch.randn(32, 16)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
+        optimizer.step()
+    assert loss.isfinite()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(heads=0), "heads must be an integer of 1 or more; got 0"),
+        (dict(heads=2, state_size=-1), "state_size must be"),
+        (dict(heads=2, rank=2.5), "rank must be an integer"),
+        (dict(heads=2, horizon=-1), "horizon must be 0 or more"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        TTCLayer(16, **options)
+
+
+def test_bad_calls(layer, x):
+    with pytest.raises(ValueError, match=r"x must have shape \(\.\.\., 24\)"):
+        layer(x[..., :20])
+    with pytest.raises(TypeError, match="horizon must be an integer"):
+        layer(x, 2.5)
+    with pytest.raises(ValueError, match="horizon must be 1 or more to return a plan"):
+        layer(x, 0, return_plan=True)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(layer, x):
+    """The same as on the CPU, forward and backward, and replayed as a CUDA graph."""
+    there = copy.deepcopy(layer).cuda()
+    tokens = x.cuda().requires_grad_()
+    y = there(tokens)
+    assert torch.allclose(y.cpu(), layer(x), atol=1e-5)
+    y.square().sum().backward()
+    layer(x).square().sum().backward()
+    for (name, parameter), other in zip(layer.named_parameters(), there.parameters(), strict=True):
+        assert torch.allclose(parameter.grad, other.grad.cpu(), rtol=1e-3, atol=1e-4), name
+    with torch.no_grad():
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            there(tokens)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = there(tokens)
+        tokens.mul_(2)
+        graph.replay()
+        assert torch.allclose(captured, there(tokens), atol=1e-6)

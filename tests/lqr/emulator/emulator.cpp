@@ -18,6 +18,7 @@
 #define __forceinline__ inline
 #define __align__(bytes)
 #define __launch_bounds__(threads, blocks)
+#define asm while (false) asm  // instructions of a GPU, such as prefetching, that change no value
 #define rsqrtf(x) (1.0f / std::sqrt(x))
 using std::fma;
 using std::max;

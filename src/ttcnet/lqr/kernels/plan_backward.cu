@@ -147,9 +147,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(
     p.group.gather(x, forced, full, full2);
     multiply(P, full, full2, lam, lam2);
 
+    real lost_digits = lost[p.index];
 #pragma unroll 1
     for (int t = bottom + 1; t <= top; ++t) {
-        const bool last = t == top;
+        const bool last = t == top, refine = lost_digits > REFINE_ABOVE;
+        // on its way while this step is worked on
+        if (!last) lost_digits = lost[(t - bottom) * problems + p.index];
+        if (t + 1 < top) prefetch(kept, t - bottom + 1, shape, p);
         real fade[ACTIONS], fade_Q[ROWS], y[ACTIONS], y2[ACTIONS], q[ACTIONS], q2[ACTIONS], e[ACTIONS], e2[ACTIONS];
         real next[ROWS], next2[ROWS], ahead[ROWS], ahead2[ROWS], A[ROWS], fade_A_next[ROWS];
         p.B_fade(t, fade);
@@ -169,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(
         }
         // P° is a difference whose digits may have cancelled: then, one pass of refinement before the one that counts
 #pragma unroll 1
-        for (int pass = lost[(t - bottom - 1) * problems + p.index] > REFINE_ABOVE ? 0 : 1; pass < 2; ++pass) {
+        for (int pass = refine ? 0 : 1; pass < 2; ++pass) {
 #pragma unroll
             for (int r = 0; r < ACTIONS; ++r) {
                 e[r] = fade[r] * p.r_inv[r] * y[r];

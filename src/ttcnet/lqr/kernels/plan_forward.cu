@@ -19,29 +19,39 @@ __device__ __forceinline__ real share_of(real x, real d) { return d > 0 ? x / d 
 // Actions j and j + 1 absorbed into P. v and v2: what they saw, P b, the second after the first was absorbed. d and d2:
 // their 1 + w s.
 __device__ __forceinline__ void absorb(Problem &p, int j, real w, real w2, real (&P)[ROWS][N], real (&v)[ROWS], real (&v2)[ROWS], real &d, real &d2) {
-    real b[N], b2[N], own[ROWS], own2[ROWS], full[N], full2[N];
-    load(p.Bt + j * N, b);
-    load(p.Bt + (j + 1) * N, b2);
+    real own[ROWS], own2[ROWS], odd[ROWS], odd2[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) v[r] = v2[r] = odd[r] = odd2[r] = 0;
+#pragma unroll
+    for (int k = 0; k < N; k += 4) {
+        real b[4], b2[4];
+        load(p.Bt + j * N + k, b);
+        load(p.Bt + (j + 1) * N + k, b2);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+            for (int i = 0; i < 4; i += 2) {
+                v[r] += P[r][k + i] * b[i];
+                v2[r] += P[r][k + i] * b2[i];
+                odd[r] += P[r][k + i + 1] * b[i + 1];
+                odd2[r] += P[r][k + i + 1] * b2[i + 1];
+            }
+    }
     load(p.Bt + j * N + p.group.lane * ROWS, own);
     load(p.Bt + (j + 1) * N + p.group.lane * ROWS, own2);
     real s = 0, cross = 0, s2 = 0;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
-        real even = 0, odd = 0, even2 = 0, odd2 = 0;
-#pragma unroll
-        for (int k = 0; k < N; k += 2) {
-            even += P[r][k] * b[k];
-            even2 += P[r][k] * b2[k];
-            odd += P[r][k + 1] * b[k + 1];
-            odd2 += P[r][k + 1] * b2[k + 1];
-        }
-        v[r] = even + odd;
-        v2[r] = even2 + odd2;
+        v[r] += odd[r];
+        v2[r] += odd2[r];
         s += v[r] * own[r];
         cross += v2[r] * own[r];
         s2 += v2[r] * own2[r];
     }
-    p.group.gather(v, v2, full, full2);
+    // With one row a lane, what counts is the wait: tell each other v at once, and scale it once the scales are known.
+    // With more, it is the number of instructions and registers: scale first.
+    real full[N], full2[N];
+    if (ROWS == 1) p.group.gather(v, v2, full, full2);
     s = p.group.sum(s);
     cross = p.group.sum(cross);
     s2 = p.group.sum(s2);
@@ -49,17 +59,33 @@ __device__ __forceinline__ void absorb(Problem &p, int j, real w, real w2, real 
     const real scale = root_of_ratio(w, d), k = scale * scale * cross;
     d2 = 1 + w2 * (s2 - k * cross);
     const real scale2 = root_of_ratio(w2, d2);
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-        full2[i] = fma(-k, full[i], full2[i]) * scale2;
-        full[i] *= scale;
-    }
+    real mine[ROWS], mine2[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         v2[r] = fma(-k, v[r], v2[r]);
-        const real mine = v[r] * scale, mine2 = v2[r] * scale2;
+        mine[r] = v[r] * scale;
+        mine2[r] = v2[r] * scale2;
+    }
+    if (ROWS == 1) {
 #pragma unroll
-        for (int i = 0; i < N; ++i) P[r][i] = fma(-mine2, full2[i], fma(-mine, full[i], P[r][i]));
+        for (int i = 0; i < N; ++i) {
+            full2[i] = fma(-k, full[i], full2[i]) * scale2;
+            full[i] *= scale;
+        }
+#pragma unroll
+        for (int i = 0; i < N; ++i) P[0][i] = fma(-mine2[0], full2[i], fma(-mine[0], full[i], P[0][i]));
+        return;
+    }
+    const real *told = p.group.tell(mine, mine2), *told2 = told + WIDEST + 4;
+#pragma unroll
+    for (int i = 0; i < N; i += 4) {
+        real part[4], part2[4];
+        load(told + i, part);
+        load(told2 + i, part2);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+            for (int c = 0; c < 4; ++c) P[r][i + c] = fma(-mine2[r], part2[c], fma(-mine[r], part[c], P[r][i + c]));
     }
 }
 

@@ -31,18 +31,24 @@ struct Group {
         for (int step = LANES / 2; step > 0; step /= 2) x += __shfl_xor_sync(mask, x, step, LANES);
         return x;
     }
-    // two spread vectors, COUNT entries a lane, in full
-    template <int COUNT, int SIZE>
-    __device__ __forceinline__ void gather(const real (&x)[COUNT], const real (&y)[COUNT], real (&full)[SIZE], real (&full2)[SIZE]) {
+    // two spread vectors, COUNT entries a lane, told to all lanes; the second lies WIDEST + 4 entries behind the first
+    template <int COUNT>
+    __device__ __forceinline__ const real *tell(const real (&x)[COUNT], const real (&y)[COUNT]) {
         real *first = exchange + turn, *second = first + WIDEST + 4;
         turn = 2 * (WIDEST + 4) - turn;
-        if (lane * COUNT < SIZE) {
+        if (lane * COUNT < WIDEST) {
             save(first + lane * COUNT, x);
             save(second + lane * COUNT, y);
         }
         __syncwarp(mask);
+        return first;
+    }
+    // two spread vectors in full
+    template <int COUNT, int SIZE>
+    __device__ __forceinline__ void gather(const real (&x)[COUNT], const real (&y)[COUNT], real (&full)[SIZE], real (&full2)[SIZE]) {
+        const real *first = tell(x, y);
         load(first, full);
-        load(second, full2);
+        load(first + WIDEST + 4, full2);
     }
     // two spread vectors of actions, for all lanes to read from `actions()` until others are shared
     __device__ __forceinline__ void share(const real (&x)[ACTIONS], const real (&y)[ACTIONS]) const {
@@ -185,6 +191,13 @@ __device__ __forceinline__ void recall(const real *memory, int which, const Shap
 #pragma unroll
             for (int i = 0; i < 4; ++i) P[r][4 * k + i] = part.x[i];
         }
+}
+
+// A matrix that will be recalled soon: into the cache, each lane some of its lines.
+__device__ __forceinline__ void prefetch(const real *memory, int which, const Shape &shape, const Problem &p) {
+    const char *from = reinterpret_cast<const char *>(memory + (which * shape.problems + p.index) * N * N);
+    for (int line = p.group.lane; line * 128 < N * N * (int)sizeof(real); line += LANES)
+        asm volatile("prefetch.global.L1 [%0];" ::"l"(from + line * 128));
 }
 
 // A value matrix P that was kept, or Qf, which was brought into the room.

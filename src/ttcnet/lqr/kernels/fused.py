@@ -224,7 +224,9 @@ def _shaped(
     tokens = min(groups, (groups - 1) // heads + 2)
     widest = max(N, M)
     of_group = (6 * (widest + 4) + 31) // 32 * 32 + 4 + N * widest + 16  # EXCHANGE and ROOM
-    scalars = groups * of_group + (tokens if shared_B else groups) * N * M + (tokens if shared_Q else groups) * N * N
+    scalars = (
+        groups * of_group + (tokens if shared_B else groups) * M * (N + 4) + (tokens if shared_Q else groups) * N * N
+    )
     summed = groups if heads % groups == 0 else 1
     defines = {
         "N": N,

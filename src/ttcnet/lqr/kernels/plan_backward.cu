@@ -49,7 +49,7 @@ __device__ __forceinline__ void reach(Problem &p, const real (&x)[N], const real
 #pragma unroll
     for (int r = 0; r < ACTIONS; ++r) {
         real b[N], even = 0, odd = 0, even2 = 0, odd2 = 0;
-        load(p.Bt + min(p.action(r), M - 1) * N, b);
+        load(p.Bt + min(p.action(r), M - 1) * B_ROW, b);
 #pragma unroll
         for (int k = 0; k < N; k += 2) {
             even += b[k] * x[k];
@@ -72,7 +72,7 @@ __device__ __forceinline__ void push(const Problem &p, real (&h)[ROWS], real (&h
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
             real b[ROWS];
-            load(p.Bt + (j + k) * N + p.group.lane * ROWS, b);
+            load(p.Bt + (j + k) * B_ROW + p.group.lane * ROWS, b);
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
                 h[r] += b[r] * e[k];

@@ -25,8 +25,8 @@ __device__ __forceinline__ void absorb(Problem &p, int j, real w, real w2, real 
 #pragma unroll
     for (int k = 0; k < N; k += 4) {
         real b[4], b2[4];
-        load(p.Bt + j * N + k, b);
-        load(p.Bt + (j + 1) * N + k, b2);
+        load(p.Bt + j * B_ROW + k, b);
+        load(p.Bt + (j + 1) * B_ROW + k, b2);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r)
 #pragma unroll
@@ -37,8 +37,8 @@ __device__ __forceinline__ void absorb(Problem &p, int j, real w, real w2, real 
                 odd2[r] += P[r][k + i + 1] * b2[i + 1];
             }
     }
-    load(p.Bt + j * N + p.group.lane * ROWS, own);
-    load(p.Bt + (j + 1) * N + p.group.lane * ROWS, own2);
+    load(p.Bt + j * B_ROW + p.group.lane * ROWS, own);
+    load(p.Bt + (j + 1) * B_ROW + p.group.lane * ROWS, own2);
     real s = 0, cross = 0, s2 = 0;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
@@ -152,7 +152,7 @@ __device__ real decide(const Inputs &in, const Shape &shape, Problem &p, real *V
             const int j = turn + r;
             real part = 0;
             load(V + j * N + p.row(0), v);
-            load(p.Bt + j * N + p.row(0), v2);
+            load(p.Bt + j * B_ROW + p.row(0), v2);
 #pragma unroll
             for (int k = 0; k < ROWS; ++k) part += v[k] * x[k];
             const real action = -gain[r % ACTIONS] * p.group.sum(part);  // true in its owner

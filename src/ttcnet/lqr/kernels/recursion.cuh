@@ -15,6 +15,7 @@
 // block), and real (float or double).
 
 // Shared memory of a group, in entries, sized so that neighbouring groups do not wait for the same banks:
+#define B_ROW (N + 4)                                     // of a row of B transposed, which lanes read one each
 #define EXCHANGE ((6 * (WIDEST + 4) + 31) / 32 * 32 + 4)  // through which its lanes tell each other vectors
 
 // Lanes of a group always move together; other groups of the warp may have ended.
@@ -114,12 +115,12 @@ __device__ bool set_up(const Inputs &in, const Shape &shape, real *memory, Probl
     const int tokens = (int)(last / shape.heads - token) + 1, owners = (int)(last - first) + 1;
     const int of_B = SHARED_B ? tokens : owners, of_Q = SHARED_Q ? tokens : owners;
     const int n = shape.n, m = shape.m;
-    real *Bt = memory, *Q = memory + (long long)of_B * M * N;
+    real *Bt = memory, *Q = memory + (long long)of_B * M * B_ROW;
 
     const real *B_from = in.B + (SHARED_B ? token : first) * n * m;
     for (int k = threadIdx.x; k < of_B * M * N; k += THREADS) {
         int i = k % N, j = k / N % M;
-        Bt[k] = i < n && j < m ? B_from[(long long)(k / (M * N)) * n * m + i * m + j] : 0;
+        Bt[k / N * B_ROW + i] = i < n && j < m ? B_from[(long long)(k / (M * N)) * n * m + i * m + j] : 0;
     }
     const real *Q_from = in.Q + (SHARED_Q ? token : first) * n * n;
     for (int k = threadIdx.x; k < of_Q * N * N; k += THREADS) {
@@ -137,7 +138,7 @@ __device__ bool set_up(const Inputs &in, const Shape &shape, real *memory, Probl
     p.group.mask = LANES == 32 ? 0xffffffffu : ((1u << LANES) - 1) << (threadIdx.x % 32 / LANES * LANES);
     if (p.index >= shape.problems) return false;
     const int own_token = (int)(p.index / shape.heads - token);
-    p.Bt = Bt + (SHARED_B ? own_token : in_block) * M * N;
+    p.Bt = Bt + (SHARED_B ? own_token : in_block) * M * B_ROW;
     p.Q = Q + (SHARED_Q ? own_token : in_block) * N * N;
 
     const int lane = p.group.lane;

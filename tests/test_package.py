@@ -17,7 +17,15 @@ from ttcnet.extras import require
 
 SOURCE = Path(ttcnet.__file__).parent
 # imports may point to the same row or to an earlier one
-ROWS = [{"extras"}, {"lqr"}, {"nn"}, {"models", "adapter"}, {"train", "evaluate", "tasks"}, {"environment"}, {"cli"}]
+ROWS = [
+    {"errors", "extras"},
+    {"lqr"},
+    {"nn"},
+    {"models", "adapter"},
+    {"train", "evaluate", "tasks"},
+    {"environment"},
+    {"cli"},
+]
 RANK = {part: rank for rank, row in enumerate(ROWS) for part in row}
 LQR_MAY_IMPORT = {"torch"}
 
@@ -62,9 +70,9 @@ def test_the_mathematics_needs_torch_alone(path):
     assert others <= LQR_MAY_IMPORT
 
 
-@pytest.mark.parametrize("module", ["ttcnet", "ttcnet.lqr", "ttcnet.nn", "ttcnet.cli"])
+@pytest.mark.parametrize("module", ["ttcnet", "ttcnet.lqr", "ttcnet.nn", "ttcnet.cli", "ttcnet.tasks.sudoku"])
 def test_importing_is_light(module):
-    code = f"import sys, {module}; print(sorted({{'triton', 'transformers', 'torch'}} & set(sys.modules)))"
+    code = f"import sys, {module}; print(sorted({{'numba', 'triton', 'transformers', 'torch'}} & set(sys.modules)))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
     assert loaded == ("['torch']" if module in ("ttcnet.lqr", "ttcnet.nn") else "[]")
 

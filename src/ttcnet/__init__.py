@@ -2,9 +2,10 @@
 
 This module imports nothing, so that `ttcnet --help` and a bare `import ttcnet` are instant. What is where:
 
-    ttcnet.lqr    solve and plan: linear-quadratic control problems, batched and differentiable
-    ttcnet.nn     layers: TTC, horizon samplers, and mixers from attention to MesaNet under one signature
-    ttcnet.models TTC-Net in the conventions of Hugging Face
+    ttcnet.lqr     solve and plan: linear-quadratic control problems, batched and differentiable
+    ttcnet.nn      layers: TTC, horizon samplers, and mixers from attention to MesaNet under one signature
+    ttcnet.models  TTC-Net in the conventions of Hugging Face
+    ttcnet.tasks   what models are trained and judged on: Sudoku
 """
 
 __version__ = "0.1.0"

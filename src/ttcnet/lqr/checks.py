@@ -8,17 +8,13 @@ values read the data, which costs a host synchronisation on a GPU, so callers ca
 from __future__ import annotations
 
 import operator
-from typing import NoReturn
 
 import torch
 from torch import Tensor
 
+from ..errors import fail as fail
+
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-
-
-def fail(field: str, rule: str, value: object, remedy: str, error: type[Exception] = ValueError) -> NoReturn:
-    """Raise `error` with a message that gives field, rule, value and remedy."""
-    raise error(f"{field} {rule}; got {value}. {remedy}")
 
 
 def one_kind(fields: dict[str, Tensor | None], anchor: str) -> None:

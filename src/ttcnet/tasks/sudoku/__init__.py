@@ -1,0 +1,37 @@
+"""Sudoku: boards, files, a solver, a generator, symmetries and scores.
+
+    boards = read("train.csv.gz")                 # or generate(1000, givens=(25, 34), seed=0); both are Boards
+    boards.puzzles, boards.solutions              # uint8 arrays (N, 81), 0 for a blank
+    print(draw(boards.puzzles[0]))
+    count("53..7....6..195...", limit=2)          # 0, 1 or "2 or more" solutions
+    puzzles, solutions = augment(boards.puzzles, boards.solutions, numpy_generator)
+    print(score(predictions, puzzles, solutions).table())
+
+Importing this module imports neither torch nor numba: the solver is compiled at its first use and kept on disk, and
+torch is needed only by what works on tensors.
+"""
+
+from .data import Boards, read
+from .generator import generate
+from .grid import draw, format, parse  # noqa: A004
+from .metrics import Group, Rate, Scores, score
+from .solver import conflicts, count, solutions
+from .symmetry import augment, reveal
+
+__all__ = [
+    "Boards",
+    "Group",
+    "Rate",
+    "Scores",
+    "augment",
+    "conflicts",
+    "count",
+    "draw",
+    "format",
+    "generate",
+    "parse",
+    "read",
+    "reveal",
+    "score",
+    "solutions",
+]

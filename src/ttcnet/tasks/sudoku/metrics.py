@@ -1,0 +1,137 @@
+"""How good predictions are: whole boards and single cells, overall and by the number of givens.
+
+Only masked cells count, those that were blank in the puzzle. A board is right if all its masked cells are; the rate of
+cells is right masked cells over all masked cells. Intervals hold with 95 % confidence:
+
+- boards: Wilson's interval for a proportion;
+- cells: the cells of a board stand or fall together, so that boards are the unit of sampling. The variance of the rate
+  is that of a ratio estimator over boards, Σ (right_i - rate · masked_i)² n / (n - 1) / (Σ masked_i)²; it gives the
+  effective number of independent cells, rate (1 - rate) / variance, and Wilson's interval for that number. Where the
+  variance says nothing (all cells right, all wrong, or one board) the number is that of the boards.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ttcnet.errors import fail
+
+_NORMAL_95 = 1.959963984540054
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A share between 0 and 1, its 95 % interval, and what it is a share of."""
+
+    rate: float
+    low: float
+    high: float
+    right: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{100 * self.rate:.1f} % ({100 * self.low:.1f} to {100 * self.high:.1f})"
+
+
+@dataclass(frozen=True)
+class Group:
+    """The boards with one number of givens."""
+
+    givens: int
+    boards: Rate
+    cells: Rate
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Rates of boards and of masked cells, overall and by number of givens."""
+
+    boards: Rate
+    cells: Rate
+    by_givens: tuple[Group, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dictionaries, lists and numbers, for JSON."""
+        return asdict(self) | {"by_givens": [asdict(group) for group in self.by_givens]}
+
+    def table(self) -> str:
+        """One line for every number of givens and one for all."""
+        rows = [("givens", "number", "boards right", "cells right")]
+        rows += [(str(g.givens), str(g.boards.total), str(g.boards), str(g.cells)) for g in self.by_givens]
+        rows.append(("all", str(self.boards.total), str(self.boards), str(self.cells)))
+        widths = [max(len(row[k]) for row in rows) for k in range(4)]
+        return "\n".join("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
+
+
+def score(predictions: Any, puzzles: Any, solutions: Any) -> Scores:
+    """Compare predicted boards with solutions, all (N, 81) with digits 1 to 9, and 0 for a blank in the puzzles.
+
+    A prediction of 0, for a cell left open, is wrong. What is predicted for givens does not matter.
+    """
+    predictions, puzzles, solutions = (
+        _boards(name, value, lowest)
+        for name, value, lowest in (
+            ("predictions", predictions, 0),
+            ("puzzles", puzzles, 0),
+            ("solutions", solutions, 1),
+        )
+    )
+    if not predictions.shape == puzzles.shape == solutions.shape:
+        value = f"{predictions.shape}, {puzzles.shape} and {solutions.shape}"
+        fail("predictions, puzzles and solutions", "must have one shape", value, "Give one of each for every board.")
+    masked = puzzles == 0
+    if not masked.any(1).all():
+        full = f"a full puzzle at index {int(masked.any(1).argmin())}"
+        fail("puzzles", "must have a blank each", full, "Leave full boards out: there is nothing to predict.")
+    right = ((predictions == solutions) & masked).sum(1)
+    blanks = masked.sum(1)
+    groups = []
+    for number in np.unique(blanks)[::-1]:
+        here = blanks == number
+        groups.append(Group(81 - int(number), *_rates(right[here], blanks[here])))
+    return Scores(*_rates(right, blanks), tuple(groups))
+
+
+def wilson(right: float, total: float) -> tuple[float, float]:
+    """Wilson's 95 % interval for a proportion of `right` among `total`.
+
+    >>> [round(end, 3) for end in wilson(95, 100)]
+    [0.888, 0.978]
+    """
+    rate, square = right / total, _NORMAL_95**2
+    centre = (rate + square / (2 * total)) / (1 + square / total)
+    reach = _NORMAL_95 / (1 + square / total) * math.sqrt(rate * (1 - rate) / total + square / (4 * total**2))
+    return (0.0 if rate == 0 else max(0.0, centre - reach)), (1.0 if rate == 1 else min(1.0, centre + reach))
+
+
+def _rates(right: NDArray[np.int64], blanks: NDArray[np.int64]) -> tuple[Rate, Rate]:
+    """The rates of boards and of cells, given the numbers of right and of all masked cells of every board."""
+    boards, solved = len(right), int((right == blanks).sum())
+    cells, correct = int(blanks.sum()), int(right.sum())
+    rate = correct / cells
+    spread = float(((right - rate * blanks) ** 2).sum())
+    effective = float(boards)
+    if boards > 1 and 0 < correct < cells and spread > 0:
+        variance = spread * boards / (boards - 1) / cells**2
+        effective = min(rate * (1 - rate) / variance, float(cells))
+    return (
+        Rate(solved / boards, *wilson(solved, boards), solved, boards),
+        Rate(rate, *wilson(rate * effective, effective), correct, cells),
+    )
+
+
+def _boards(name: str, value: Any, lowest: int) -> NDArray[Any]:
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu":
+        fail(name, "must hold integers", array.dtype, "Convert it, or take the most likely digit first.", TypeError)
+    if array.ndim != 2 or array.shape[1] != 81 or len(array) == 0:
+        fail(name, "must have shape (N, 81) with N > 0", array.shape, "Write every board as one row of 81 digits.")
+    if array.min() < lowest or array.max() > 9:
+        value = f"{array.min()} to {array.max()}"
+        fail(name, f"must hold the digits {lowest} to 9", value, "Add 1 to classes that are counted from 0.")
+    return array

@@ -1,0 +1,109 @@
+"""Scores, by hand and by simulation."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from tests.tasks.sudoku.boards import made
+from ttcnet.tasks import sudoku
+from ttcnet.tasks.sudoku.metrics import _rates, wilson
+
+
+def spoiled(boards, wrong):
+    """The solutions with wrong[i] masked cells of board i changed."""
+    predictions = boards.solutions.copy()
+    for prediction, puzzle, number in zip(predictions, boards.puzzles, wrong, strict=True):
+        cells = np.flatnonzero(puzzle == 0)[:number]
+        prediction[cells] = prediction[cells] % 9 + 1
+    return predictions
+
+
+def test_by_hand():
+    boards = made()[:4]
+    blanks = 81 - boards.givens
+    scores = sudoku.score(spoiled(boards, [0, 1, 5, 0]), boards.puzzles, boards.solutions)
+    assert (scores.boards.rate, scores.boards.right, scores.boards.total) == (0.5, 2, 4)
+    assert (scores.cells.right, scores.cells.total) == (blanks.sum() - 6, blanks.sum())
+    assert scores.cells.rate == pytest.approx(1 - 6 / blanks.sum())
+    assert scores.cells.low < scores.cells.rate < scores.cells.high
+
+
+def test_givens_do_not_count():
+    boards = made()
+    predictions = np.where(boards.puzzles > 0, 1, boards.solutions)
+    scores = sudoku.score(predictions, boards.puzzles, boards.solutions)
+    assert scores.boards.rate == scores.cells.rate == scores.cells.high == 1.0
+    open_cells = sudoku.score(boards.puzzles, boards.puzzles, boards.solutions)
+    assert open_cells.boards.rate == open_cells.cells.rate == open_cells.cells.low == 0.0
+
+
+def test_groups():
+    boards = made()
+    random = np.random.default_rng(0)
+    scores = sudoku.score(spoiled(boards, random.integers(0, 3, 200)), boards.puzzles, boards.solutions)
+    assert [group.givens for group in scores.by_givens] == list(range(25, 35))
+    assert sum(group.boards.total for group in scores.by_givens) == 200
+    assert sum(group.cells.right for group in scores.by_givens) == scores.cells.right
+    here = boards[boards.givens == 28]
+    assert scores.by_givens[3].boards.total == len(here)
+    lines = scores.table().splitlines()
+    assert len(lines) == 12
+    assert "givens" in lines[0]
+    assert str(scores.boards) in lines[-1]
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_results_are_json():
+    boards = made()
+    scores = sudoku.score(torch.from_numpy(boards.solutions), boards.puzzles, boards.solutions)
+    result = json.loads(json.dumps(scores.to_dict(), allow_nan=False))
+    assert result["boards"] == dict(rate=1.0, low=pytest.approx(0.9812, abs=1e-4), high=1.0, right=200, total=200)
+    assert result["by_givens"][0]["givens"] == 25
+
+
+@pytest.mark.parametrize(("right", "total"), [(0, 1), (1, 1), (0, 20), (7, 20), (20, 20), (934, 1000), (999, 1000)])
+def test_wilson(right, total):
+    wanted = stats.binomtest(right, total).proportion_ci(0.95, method="wilson")
+    assert wilson(right, total) == pytest.approx((wanted.low, wanted.high), abs=1e-12)
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(9.0, 1.0), (0.9, 0.1), (2.0, 2.0)])
+def test_intervals_of_cells_hold_as_often_as_they_say(alpha, beta):
+    """Boards that are easy or hard as a whole: cells of a board agree, to a degree that alpha and beta set."""
+    random = np.random.default_rng(1)
+    trials, boards = 1000, 100
+    blanks = random.integers(47, 65, (trials, boards))
+    ease = random.beta(alpha, beta, (trials, boards))
+    right = random.binomial(blanks, ease)
+    truth = alpha / (alpha + beta)
+    cells = [_rates(*pair)[1] for pair in zip(right, blanks, strict=True)]
+    held = np.mean([rate.low <= truth <= rate.high for rate in cells])
+    assert 0.925 < held < 0.98
+    naive = [wilson(rate.right, rate.total) for rate in cells]
+    assert np.mean([low <= truth <= high for low, high in naive]) < 0.85
+
+
+def test_one_board():
+    boards = made()[:1]
+    scores = sudoku.score(spoiled(boards, [3]), boards.puzzles, boards.solutions)
+    assert 0 < scores.cells.low < 0.5 < scores.cells.rate < scores.cells.high < 1
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda p, q, s: (p[:3], q, s), ValueError, r"must have one shape; got \(3, 81\), \(200, 81\) and"),
+        (lambda p, q, s: (p - 1, q, s - 1), ValueError, "solutions must hold the digits 1 to 9; got 0 to 8. Add 1"),
+        (lambda p, q, s: (p * 1.0, q, s), TypeError, "predictions must hold integers; got float64"),
+        (lambda p, q, s: (p[0], q[0], s[0]), ValueError, r"predictions must have shape \(N, 81\) .*; got \(81,\)"),
+        (lambda p, q, s: (p[:0], q[:0], s[:0]), ValueError, "with N > 0"),
+        (lambda p, q, s: (p, s, s), ValueError, "puzzles must have a blank each; got a full puzzle at index 0"),
+    ],
+)
+def test_bad_arguments(change, error, message):
+    boards = made()
+    with pytest.raises(error, match=message):
+        sudoku.score(*change(boards.solutions, boards.puzzles, boards.solutions))

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from . import __version__
+from .tasks.sudoku.commands import app as sudoku
 
 app = typer.Typer(
     help="Planning inside language models: a layer that solves an optimal-control problem for every token.",
@@ -14,6 +15,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(sudoku, name="sudoku")
 
 
 def _version(asked: bool) -> None:

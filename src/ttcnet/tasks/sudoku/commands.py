@@ -1,0 +1,148 @@
+"""ttcnet sudoku ...: imports happen inside the commands, to keep --help instant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from .training import Trainer
+
+app = typer.Typer(help="Sudoku: train, evaluate and use models.", no_args_is_help=True, pretty_exceptions_enable=False)
+Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU if there is one.")]
+
+
+@app.command("train")
+def train_command(
+    data: Annotated[Path, typer.Option(help="CSV of puzzle,solution, plain or gzip.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run. A run that is there already goes on.")],
+    architecture: Annotated[str, typer.Option(help="ttc, transformer, mamba, mamba2, gdn or samba.")] = "ttc",
+    steps: Annotated[int, typer.Option(help="Batches to train on.")] = 20_000,
+    batch: Annotated[int, typer.Option(help="Boards in a batch.")] = 16,
+    lr: Annotated[float, typer.Option(help="Highest learning rate.")] = 5e-3,
+    final_lr: Annotated[float, typer.Option(help="Learning rate at the end.")] = 5e-4,
+    weight_decay: Annotated[float, typer.Option(help="AdamW's.")] = 0.1,
+    dropout: Annotated[float, typer.Option(help="Share of each branch to drop.")] = 0.0,
+    augmentation: Annotated[str, typer.Option(help="none, relabel, relabel+reveal or all+reveal.")] = "none",
+    ema: Annotated[float, typer.Option(help="Running average of the weights; 0 for none.")] = 0.999,
+    horizon: Annotated[int, typer.Option(help="Steps that TTC layers look ahead.")] = 4,
+    layers: Annotated[int, typer.Option(help="Blocks.")] = 32,
+    width: Annotated[int, typer.Option(help="Width of a cell.")] = 128,
+    heads: Annotated[int, typer.Option(help="Heads, of attention and of TTC.")] = 4,
+    seed: Annotated[int, typer.Option(help="Of weights, batches and dropout.")] = 0,
+    save_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 1000,
+    device: Device = "auto",
+) -> None:
+    """Train a model. Killed runs continue from their last checkpoint when the command is given again."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from .data import read
+    from .training import TrainConfig, train
+
+    config = _or_exit(
+        lambda: TrainConfig(
+            architecture, steps, batch, lr, final_lr,
+            weight_decay=weight_decay, dropout=dropout, augmentation=augmentation, ema=ema, horizon=horizon,
+            layers=layers, width=width, heads=heads, seed=seed,
+        )
+    )  # fmt: skip
+    boards = _or_exit(lambda: read(data))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns) as progress, _board(out) as writer:
+        task = progress.add_task(architecture, total=steps)
+
+        def report(trainer: Trainer, news: dict[str, float]) -> None:
+            text = f"{architecture}: loss {news['loss']:.3f}, {100 * news['cells']:.1f} % of cells"
+            progress.update(task, completed=trainer.step, description=text)
+            for name, value in news.items():
+                writer.add_scalar(name, value, trainer.step)
+
+        _or_exit(lambda: train(config, boards, out, _device(device), save_every=save_every, report=report))
+    typer.echo(f"Trained. The model is in {out / 'model'}; evaluate it with: ttcnet sudoku eval {out / 'model'}")
+
+
+@app.command("eval")
+def eval_command(
+    model: Annotated[Path, typer.Argument(help="Folder of a model.")],
+    data: Annotated[Path, typer.Option(help="CSV of puzzle,solution, plain or gzip.")],
+    mode: Annotated[list[str] | None, typer.Option(help="single (one pass) or multi (cell by cell); both.")] = None,
+    horizon: Annotated[list[int] | None, typer.Option(help="Steps to look ahead; repeat for a sweep.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Boards to take from the file; all if not given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
+    by_givens: Annotated[
+        bool, typer.Option("--by-givens", help="Also print a line for each number of givens.")
+    ] = False,
+    device: Device = "auto",
+) -> None:
+    """Boards and cells that a model gets right, with 95 % intervals."""
+    from ttcnet.environment import commit, machine, versions
+
+    from .data import read
+    from .evaluation import MODES, evaluate
+    from .training import write_json
+
+    for name in mode or ():
+        if name not in MODES:
+            raise typer.BadParameter(f"mode must be one of {', '.join(MODES)}; got {name!r}.")
+    boards = _or_exit(lambda: read(data))[:limit]
+    net = _load(model, device)
+    results: list[dict[str, Any]] = []
+    horizons: list[int | None] = [*(horizon or [None])]
+    for steps in horizons:
+        for name in mode or MODES:
+            found = evaluate(net, boards, name, steps)
+            results.append(found.to_dict())
+            scores = found.scores
+            label = f"{name}, horizon {net.config.horizon if steps is None else steps}"
+            typer.echo(f"{label}: boards {scores.boards}, cells {scores.cells}, {found.seconds:.1f} s")
+            if by_givens:
+                typer.echo(scores.table())
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        where = {"model": str(model), "data": data.name, "boards": len(boards)}
+        write_json(out, where | {"results": results, "machine": machine(), "versions": versions(), "commit": commit()})
+
+
+def _load(folder: Path, device: str) -> Any:
+    from torch import nn
+
+    from ttcnet.models import TTCNetForCellClassification
+
+    if not (folder / "config.json").exists():
+        raise typer.BadParameter(f"{folder} holds no model. Pass the folder that `ttcnet sudoku train` named.")
+    model = TTCNetForCellClassification.from_pretrained(folder)
+    return nn.Module.to(model, _device(device)).eval()
+
+
+def _device(name: str) -> str:
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise typer.BadParameter("device must be cpu here: torch sees no CUDA device. See `ttcnet env`.")
+    return name
+
+
+def _or_exit(make: Any) -> Any:
+    """What `make` returns; a sentence instead of a traceback if it complains."""
+    try:
+        return make()
+    except (ValueError, OSError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+
+
+def _board(folder: Path) -> Any:
+    """TensorBoard's writer, or one that writes nothing where it is not installed."""
+    from contextlib import nullcontext
+    from importlib.util import find_spec
+    from types import SimpleNamespace
+
+    if find_spec("tensorboard") is None:
+        return nullcontext(SimpleNamespace(add_scalar=lambda *_: None))
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder / "tensorboard"))

@@ -1,0 +1,42 @@
+"""How good a Sudoku model is: in one pass and cell by cell, at one horizon or several."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .data import Boards
+from .decode import cell_by_cell, in_one_pass
+from .metrics import Scores, score
+
+if TYPE_CHECKING:
+    from ttcnet.models import TTCNetForCellClassification
+
+MODES = {"single": in_one_pass, "multi": cell_by_cell}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of one mode of decoding at one horizon (None: the model's own), and the seconds it took."""
+
+    mode: str
+    horizon: int | None
+    scores: Scores
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"mode": self.mode, "horizon": self.horizon, "seconds": self.seconds, **self.scores.to_dict()}
+
+
+def evaluate(
+    model: TTCNetForCellClassification, boards: Boards, mode: str = "single", horizon: int | None = None
+) -> Evaluation:
+    """Decode all boards and compare. On a GPU in bfloat16, as in training."""
+    puzzles = torch.from_numpy(boards.puzzles).long()
+    begin = time.perf_counter()
+    with torch.autocast(model.device.type, torch.bfloat16, model.device.type == "cuda"):
+        filled = MODES[mode](model, puzzles, horizon).cpu().numpy()
+    return Evaluation(mode, horizon, score(filled, boards.puzzles, boards.solutions), time.perf_counter() - begin)

@@ -1,0 +1,74 @@
+"""Batches of boards for training: a function of seed and step, so that a run can stop and go on anywhere."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ttcnet.errors import fail
+
+from .data import Boards
+from .symmetry import augment, reveal
+
+STEPS_AT_ONCE = 64  # batches that are drawn together
+AUGMENTATIONS = ("none", "relabel", "relabel+reveal", "all+reveal")
+
+
+class Feed:
+    """Puzzles (batch, 81) with digits 0..9, and labels (batch, 81): the digit less one, -100 where it is given.
+
+    Args:
+        boards: what to draw from; every board once before any comes again.
+        augmentation: "none"; "relabel", the digits; "relabel+reveal", and some cells of the solution on 30 % of the
+            boards; "all+reveal", all symmetries of Sudoku and that.
+    """
+
+    def __init__(self, boards: Boards, batch: int, seed: int, augmentation: str, device: torch.device | str) -> None:
+        if augmentation not in AUGMENTATIONS:
+            fail("augmentation", f"must be one of {', '.join(AUGMENTATIONS)}", repr(augmentation), "Use one of those.")
+        if not 1 <= batch <= len(boards):
+            fail("batch", f"must be between 1 and the {len(boards)} boards", batch, "Pass a smaller batch.")
+        self.puzzles = torch.from_numpy(boards.puzzles).to(device)
+        self.solutions = torch.from_numpy(boards.solutions).to(device)
+        self.batch, self.seed, self.augmentation = batch, seed, augmentation
+        self.device = torch.device(device)
+        self._chunk, self._batches = -1, (self.puzzles, self.puzzles)
+
+    def at(self, step: int) -> tuple[Tensor, Tensor]:
+        """The batch of a step."""
+        chunk, place = divmod(step, STEPS_AT_ONCE)
+        if chunk != self._chunk:
+            self._batches, self._chunk = self._draw(chunk), chunk
+        puzzles, labels = self._batches
+        return puzzles[place], labels[place]
+
+    def _draw(self, chunk: int) -> tuple[Tensor, Tensor]:
+        size = STEPS_AT_ONCE * self.batch
+        index = self._order(chunk * size, size)
+        puzzles, solutions = self.puzzles[index], self.solutions[index]
+        generator = torch.Generator(self.device).manual_seed(_mixed(self.seed, chunk, 1))
+        if self.augmentation != "none":
+            others = self.augmentation.startswith("all")
+            moves = dict.fromkeys(("rows", "bands", "columns", "stacks", "transpose"), others)
+            puzzles, solutions = augment(puzzles, solutions, generator, relabel=True, **moves)
+        if self.augmentation.endswith("reveal"):
+            puzzles = reveal(puzzles, solutions, generator)
+        labels = torch.where(puzzles == 0, solutions.long() - 1, -100)
+        shape = (STEPS_AT_ONCE, self.batch, 81)
+        return puzzles.long().view(shape), labels.view(shape)
+
+    def _order(self, first: int, count: int) -> Tensor:
+        """Boards number first .. first + count - 1 of an endless sequence of shuffled passes."""
+        total = len(self.puzzles)
+        parts = []
+        while count:
+            pass_number, start = divmod(first, total)
+            generator = torch.Generator().manual_seed(_mixed(self.seed, pass_number, 0))
+            part = torch.randperm(total, generator=generator)[start : start + count]
+            parts.append(part)
+            first, count = first + len(part), count - len(part)
+        return torch.cat(parts).to(self.device)
+
+
+def _mixed(seed: int, number: int, purpose: int) -> int:
+    return (seed * 1_000_003 + number) * 2 + purpose

@@ -1,0 +1,1 @@
+"""Training: what tasks have in common. Checkpoints, schedules, progress."""

@@ -1,0 +1,83 @@
+"""Everything that a training run needs to go on, in one safetensors file that is written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from ttcnet.errors import fail
+
+
+def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    """Tensors by name, and facts that are fit for JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.tmp")
+    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(kept, unfinished, metadata={"facts": json.dumps(facts)})
+    os.replace(unfinished, path)
+
+
+def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return tensors, json.loads(file.metadata()["facts"])
+
+
+def facts(path: Path) -> dict[str, Any]:
+    """The facts alone."""
+    with safe_open(path, "pt") as file:
+        return json.loads(file.metadata()["facts"])
+
+
+def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Weights, and what the optimizer remembers of each, by the name of the weight; random states of torch."""
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    tensors = {f"model/{name}": parameter for parameter, name in names.items()}
+    for parameter, memory in optimizer.state.items():
+        for kind, value in memory.items():
+            value = value if isinstance(value, Tensor) else torch.tensor(value)
+            tensors[f"optimizer/{kind}/{names[parameter]}"] = value
+    return tensors | random_states()
+
+
+def random_states() -> dict[str, Tensor]:
+    states = {"random/cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["random/cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def restore_random(tensors: dict[str, Tensor]) -> None:
+    torch.set_rng_state(tensors["random/cpu"])
+    if torch.cuda.is_available() and "random/cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["random/cuda"])
+
+
+@torch.no_grad()
+def restore(tensors: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Put back what `state_of` gave. Tensors that are there are overwritten in place."""
+    names = dict(model.named_parameters())
+    saved = {name.removeprefix("model/") for name in tensors if name.startswith("model/")}
+    if saved != set(names):
+        missing, extra = sorted(set(names) - saved), sorted(saved - set(names))
+        remedy = "Resume with the configuration that the run was started with."
+        fail("checkpoint", "must hold the weights of this model", f"missing {missing}, extra {extra}", remedy)
+    for name, parameter in names.items():
+        parameter.copy_(tensors[f"model/{name}"])
+        memory = optimizer.state[parameter]
+        for key, value in tensors.items():
+            kind, _, of = key.removeprefix("optimizer/").partition("/")
+            if key.startswith("optimizer/") and of == name:
+                if isinstance(memory.get(kind), Tensor):
+                    memory[kind].copy_(value)
+                else:  # a count of steps stays on the CPU unless the optimizer is captured
+                    on_device = value.ndim > 0 or optimizer.defaults.get("capturable", False)
+                    memory[kind] = value.to(parameter.device) if on_device else value.clone()
+    restore_random(tensors)

@@ -1,0 +1,179 @@
+"""Training: batches, resuming, decoding."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from ttcnet.models import TTCNetForCellClassification
+from ttcnet.tasks.sudoku import generate
+from ttcnet.tasks.sudoku.decode import cell_by_cell, in_one_pass
+from ttcnet.tasks.sudoku.feed import STEPS_AT_ONCE, Feed
+from ttcnet.tasks.sudoku.training import ARCHITECTURES, TrainConfig, Trainer, config_from, train
+
+TINY = TrainConfig(steps=6, batch=4, layers=2, width=32, heads=2, dropout=0.1, augmentation="relabel+reveal")
+
+
+@pytest.fixture(scope="module")
+def boards():
+    return generate(40, givens=(30, 34), seed=0)
+
+
+def weights(model):
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def test_a_killed_run_ends_at_the_same_weights(boards, tmp_path):
+    whole = train(TINY, boards, tmp_path / "whole", every=2, save_every=2)
+
+    class KilledError(Exception):
+        pass
+
+    def kill(trainer, _):
+        if trainer.step == 4:
+            raise KilledError  # after step 4 was logged, before it was saved
+
+    with pytest.raises(KilledError):
+        train(TINY, boards, tmp_path / "killed", every=2, save_every=2, report=kill)
+    torch.manual_seed(123)  # whatever happens in between
+    again = train(TINY, boards, tmp_path / "killed", every=2, save_every=2)
+    for name, value in weights(whole).items():
+        assert torch.equal(value, weights(again)[name]), name
+    logs = [(tmp_path / name / "log.jsonl").read_text() for name in ("whole", "killed")]
+    assert logs[0] == logs[1]
+    assert not list(tmp_path.rglob("*.tmp"))
+    loaded = TTCNetForCellClassification.from_pretrained(tmp_path / "killed" / "model")
+    assert torch.equal(loaded.classifier.weight, whole.classifier.weight)
+
+
+def test_resuming_with_another_configuration_is_refused(boards, tmp_path):
+    train(replace(TINY, steps=2), boards, tmp_path, save_every=1)
+    with pytest.raises(ValueError, match=r"config must be that of the checkpoint .*'lr': \(0.005, 0.001\)"):
+        train(replace(TINY, steps=2, lr=1e-3), boards, tmp_path)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_architecture_learns(architecture, boards):
+    config = TrainConfig(architecture, steps=60, batch=8, layers=2, width=32, heads=2, lr=3e-3, ema=0)
+    trainer = Trainer(config, boards)
+    losses = []
+    for _ in range(3):
+        for _ in range(20):
+            trainer.advance()
+        losses.append(trainer.news(20)["loss"])
+    assert losses[-1] < losses[0] - 0.05, losses
+
+
+def test_the_average_is_what_is_handed_out(boards):
+    trainer = Trainer(replace(TINY, ema=0.5), boards)
+    expected = weights(trainer.model)
+    for _ in range(3):
+        trainer.advance()
+        expected = {name: torch.lerp(expected[name], value, 0.5) for name, value in weights(trainer.model).items()}
+    for name, value in weights(trainer.trained_model()).items():
+        assert torch.allclose(value, expected[name], atol=1e-6), name
+
+
+def test_batches_are_a_function_of_seed_and_step(boards):
+    one, other = (Feed(boards, 4, 1, "all+reveal", "cpu") for _ in range(2))
+    for step in (0, STEPS_AT_ONCE + 3, 5, 200):
+        for a, b in zip(one.at(step), other.at(step), strict=True):
+            assert torch.equal(a, b)
+    assert not torch.equal(one.at(0)[0], Feed(boards, 4, 2, "all+reveal", "cpu").at(0)[0])
+
+
+def test_every_board_once_a_pass(boards):
+    feed = Feed(boards, 8, 0, "none", "cpu")
+    seen = torch.cat([feed.at(step)[0] for step in range(5)])
+    assert sorted(map(tuple, seen.tolist())) == sorted(map(tuple, boards.puzzles.tolist()))
+
+
+@pytest.mark.parametrize("augmentation", ["none", "relabel", "relabel+reveal", "all+reveal"])
+def test_labels_are_the_digits_of_blank_cells(boards, augmentation):
+    puzzles, labels = Feed(boards, 8, 0, augmentation, "cpu").at(3)
+    assert torch.equal(labels == -100, puzzles > 0)
+    filled = torch.where(puzzles > 0, puzzles, labels + 1).view(8, 9, 9)
+    assert torch.equal(filled.sort(-1).values, torch.arange(1, 10).expand(8, 9, 9))
+
+
+class Oracle:
+    """A model that knows the solution of every board, and is surer of some cells than of others."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, boards, confidence):
+        self.solutions = torch.from_numpy(boards.solutions).long()
+        self.confidence, self.calls = confidence, 0
+
+    def __call__(self, puzzles, horizon=None):
+        self.calls += 1
+        one_hot = torch.nn.functional.one_hot(self.solutions - 1, 9).float()
+        return type("Output", (), {"logits": one_hot * (1 + self.confidence[..., None])})
+
+
+def test_decoding_cell_by_cell_takes_the_surest_first(boards):
+    few = boards[:3]
+    confidence = torch.rand(3, 81, generator=torch.Generator().manual_seed(0))
+    model = Oracle(few, confidence)
+    puzzles = torch.from_numpy(few.puzzles).long()
+    order = []
+    filled = cell_by_cell(model, puzzles, on_step=lambda _, cells: order.append(cells.clone()))
+    assert torch.equal(filled, model.solutions)
+    assert model.calls == int((puzzles == 0).sum(1).max())
+    for board in range(3):
+        cells = [int(step[board]) for step in order if step[board] >= 0]
+        blanks = (puzzles[board] == 0).nonzero().flatten()
+        assert cells == sorted(blanks.tolist(), key=lambda cell: -confidence[board, cell])
+    assert torch.equal(in_one_pass(Oracle(few, confidence), puzzles), model.solutions)
+
+
+def test_decoding_keeps_the_givens(boards):
+    torch.manual_seed(0)
+    model = TTCNetForCellClassification(TINY.model()).eval()
+    puzzles = torch.from_numpy(boards.puzzles[:3]).long()
+    for filled in (in_one_pass(model, puzzles), cell_by_cell(model, puzzles, horizon=2)):
+        assert torch.equal(filled[puzzles > 0], puzzles[puzzles > 0])
+        assert np.isin(filled.numpy(), range(1, 10)).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(architecture="lstm"), "architecture must be one of ttc, transformer"),
+        (dict(steps=0), "steps must be 1 or more"),
+        (dict(ema=1.0), r"ema must lie in \[0, 1\)"),
+    ],
+)
+def test_bad_configurations(options, message):
+    with pytest.raises(ValueError, match=message):
+        TrainConfig(**options)
+
+
+def test_bad_feeds(boards):
+    with pytest.raises(ValueError, match="augmentation must be one of none"):
+        Feed(boards, 4, 0, "mirror", "cpu")
+    with pytest.raises(ValueError, match="batch must be between 1 and the 40 boards; got 41"):
+        Feed(boards, 41, 0, "none", "cpu")
+    with pytest.raises(ValueError, match=r"config must hold fields among .*; got \['depth'\]"):
+        config_from({"depth": 3})
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_captured_step_is_the_step(boards, tmp_path):
+    """A killed and resumed run ends at the same weights there too, and near those of the CPU."""
+    config = replace(TINY, dropout=0.0, steps=8)
+    whole = train(config, boards, tmp_path / "whole", "cuda", every=4, save_every=4)
+
+    class KilledError(Exception):
+        pass
+
+    def kill(trainer, _):
+        if trainer.step == 8:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        train(config, boards, tmp_path / "killed", "cuda", every=4, save_every=4, report=kill)
+    again = train(config, boards, tmp_path / "killed", "cuda", every=4, save_every=4)
+    for name, value in weights(whole).items():
+        assert torch.equal(value, weights(again)[name]), name

@@ -20,10 +20,10 @@ SOURCE = Path(ttcnet.__file__).parent
 ROWS = [
     {"errors", "extras"},
     {"lqr"},
+    {"environment"},
     {"nn"},
     {"models", "adapter"},
     {"train", "evaluate", "tasks"},
-    {"environment"},
     {"cli"},
 ]
 RANK = {part: rank for rank, row in enumerate(ROWS) for part in row}

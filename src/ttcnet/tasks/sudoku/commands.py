@@ -89,7 +89,7 @@ def eval_command(
     boards = _or_exit(lambda: read(data))[:limit]
     net = _load(model, device)
     results: list[dict[str, Any]] = []
-    horizons: list[int | None] = [*(horizon or [None])]
+    horizons: list[int | None] = [*horizon] if horizon else [None]
     for steps in horizons:
         for name in mode or MODES:
             found = evaluate(net, boards, name, steps)

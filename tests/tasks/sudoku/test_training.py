@@ -1,5 +1,6 @@
 """Training: batches, resuming, decoding."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -135,6 +136,44 @@ def test_decoding_keeps_the_givens(boards):
     for filled in (in_one_pass(model, puzzles), cell_by_cell(model, puzzles, horizon=2)):
         assert torch.equal(filled[puzzles > 0], puzzles[puzzles > 0])
         assert np.isin(filled.numpy(), range(1, 10)).all()
+
+
+def test_strings_in_strings_out(boards):
+    from ttcnet.tasks import sudoku
+
+    model = TTCNetForCellClassification(TINY.model()).eval()
+    puzzle = sudoku.format(boards.puzzles[0])
+    (solved,) = sudoku.solve(model, [puzzle.replace("0", ".")])
+    assert len(solved) == 81
+    assert all(given in ("0", digit) for given, digit in zip(puzzle, solved, strict=True))
+    assert sudoku.solve(model, []) == []
+
+
+def test_commands(boards, tmp_path):
+    from typer.testing import CliRunner
+
+    from ttcnet.cli import app
+
+    boards.write(tmp_path / "boards.csv")
+    sizes = ["--steps", "3", "--layers", "1", "--width", "32", "--heads", "2", "--batch", "2"]
+    options = ["--data", str(tmp_path / "boards.csv"), "--device", "cpu"]
+    run = CliRunner().invoke(app, ["sudoku", "train", *options, *sizes, "--out", str(tmp_path / "run")])
+    assert run.exit_code == 0, run.output
+    model, out = str(tmp_path / "run" / "model"), str(tmp_path / "scores.json")
+    limits = ["--limit", "2", "--horizon", "0", "--horizon", "2", "--out", out]
+    run = CliRunner().invoke(app, ["sudoku", "eval", model, *options, *limits])
+    assert run.exit_code == 0, run.output
+    assert run.output.count("boards") == 4
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    assert [(result["mode"], result["horizon"]) for result in scores["results"]] == [
+        ("single", 0), ("multi", 0), ("single", 2), ("multi", 2),
+    ]  # fmt: skip
+    run = CliRunner().invoke(app, ["sudoku", "eval", str(tmp_path), *options])
+    assert run.exit_code == 2
+    assert "no model" in run.output.replace("│", "").replace("\n", " ")
+    run = CliRunner().invoke(app, ["sudoku", "train", *options, "--architecture", "lstm", "--out", str(tmp_path / "x")])
+    assert run.exit_code == 1
+    assert "architecture must be one of" in run.output
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,13 @@
     count("53..7....6..195...", limit=2)          # 0, 1 or "2 or more" solutions
     puzzles, solutions = augment(boards.puzzles, boards.solutions, numpy_generator)
     print(score(predictions, puzzles, solutions).table())
+    solve(model, ["53..7....6..195..."])           # by a trained model: strings in, strings out
 
 Importing this module imports neither torch nor numba: the solver is compiled at its first use and kept on disk, and
 torch is needed only by what works on tensors.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from .data import Boards, read
 from .generator import generate
@@ -34,4 +37,16 @@ __all__ = [
     "reveal",
     "score",
     "solutions",
+    "solve",
 ]
+
+if TYPE_CHECKING:
+    from .decode import solve
+
+
+def __getattr__(name: str) -> Any:
+    if name == "solve":  # needs torch
+        from .decode import solve
+
+        return solve
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

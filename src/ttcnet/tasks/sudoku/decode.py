@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .grid import format, parse  # noqa: A004
+
 if TYPE_CHECKING:
     from ttcnet.models import TTCNetForCellClassification
 
@@ -48,3 +50,11 @@ def cell_by_cell(
         if on_step is not None:
             on_step(boards, torch.where(open_boards, cell, -1))
     return boards
+
+
+def solve(model: TTCNetForCellClassification, puzzles: list[str], horizon: int | None = None) -> list[str]:
+    """Puzzles as strings of 81 characters, 0 or . for blanks, filled in cell by cell, as strings of 81 digits."""
+    if not puzzles:
+        return []
+    boards = torch.stack([torch.from_numpy(parse(puzzle)) for puzzle in puzzles]).long()
+    return [format(board) for board in cell_by_cell(model, boards, horizon).cpu().numpy()]

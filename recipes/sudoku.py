@@ -1,0 +1,140 @@
+"""The paper's Sudoku table: six architectures on the same boards, steps and seed, in two settings.
+
+strict     the 9,000 boards as they are, with dropout
+augmented  digits relabelled, and part of the solution revealed on 30 % of the boards
+
+    python -m recipes.sudoku strict --train train-9k.csv --test test-1k.csv --out results/sudoku/strict
+
+All models train side by side on one GPU, each on a stream of its own. Stopped by --minutes or killed, the same command
+goes on; when the steps are done, every model is evaluated and its folder gets config, log, metrics and model.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import nn
+
+from ttcnet.environment import commit, machine, versions
+from ttcnet.tasks.sudoku import Boards, read
+from ttcnet.tasks.sudoku.evaluation import MODES, evaluate
+from ttcnet.tasks.sudoku.training import ARCHITECTURES, TrainConfig, Trainer, write_json
+
+SETTINGS = {
+    "strict": TrainConfig(augmentation="none", dropout=0.2),
+    "augmented": TrainConfig(augmentation="relabel+reveal"),
+}
+MORE_SEEDS = ("ttc", "transformer")  # three of these
+
+
+def runs(setting: str, steps: int, batch: int, only: list[str] | None) -> dict[str, TrainConfig]:
+    """Every run of a setting by its name."""
+    base = replace(SETTINGS[setting], steps=steps, batch=batch)
+    found = {}
+    for architecture in ARCHITECTURES:
+        for seed in range(3 if architecture in MORE_SEEDS else 1):
+            found[f"{architecture}-{seed}"] = replace(base, architecture=architecture, seed=seed)
+    return {name: config for name, config in found.items() if not only or name in only or config.architecture in only}
+
+
+def main(
+    setting: Annotated[str, typer.Argument(help="strict or augmented.")],
+    train: Annotated[Path, typer.Option(help="CSV of puzzle,solution to train on.")],
+    test: Annotated[Path, typer.Option(help="CSV of puzzle,solution to judge by.")],
+    out: Annotated[Path, typer.Option(help="Folder for the runs.")],
+    steps: Annotated[int, typer.Option(help="Steps of every run.")] = 40_000,
+    batch: Annotated[int, typer.Option(help="Boards in a batch.")] = 16,
+    only: Annotated[list[str] | None, typer.Option(help="Runs or architectures; all if not given.")] = None,
+    minutes: Annotated[float, typer.Option(help="Stop after so long, to go on later; 0 for no limit.")] = 0,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
+) -> None:
+    if setting not in SETTINGS:
+        raise typer.BadParameter(f"setting must be one of {', '.join(SETTINGS)}; got {setting!r}.")
+    deadline = time.monotonic() + 60 * minutes if minutes else float("inf")
+    boards, judges = read(train), read(test)
+    trainers = _start(runs(setting, steps, batch, only), boards, out, device)
+    if _train(trainers, out, deadline):
+        for name, trainer in trainers.items():
+            _judge(name, trainer, judges, out)
+    else:
+        typer.echo("Stopped for the time being. The same command goes on.")
+
+
+def _start(configs: dict[str, TrainConfig], boards: Boards, out: Path, device: str) -> dict[str, Trainer]:
+    trainers = {}
+    for name, config in configs.items():
+        trainers[name] = Trainer(config, boards, device)
+        kept = out / name / "checkpoint.safetensors"
+        if kept.exists():
+            trainers[name].load(kept)
+    return trainers
+
+
+def _train(
+    trainers: dict[str, Trainer], out: Path, deadline: float, every: int = 200, save_every: int = 10_000
+) -> bool:
+    """Train all of them, in rounds of one step each. Whether they got to the end."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    first = min(trainer.step for trainer in trainers.values())
+    total = max(trainer.config.steps for trainer in trainers.values())
+    with Progress(*columns) as progress:
+        task = progress.add_task("training", total=total, completed=first)
+        for step in range(first, total):
+            for trainer in trainers.values():
+                if trainer.step == step:
+                    trainer.advance()
+            if (step + 1) % every == 0 or step + 1 == total:
+                news = dict(_news(trainers, out, every))
+                progress.update(task, completed=step + 1, description=_line(news))
+                late = time.monotonic() > deadline
+                if late or (step + 1) % save_every == 0 or step + 1 == total:
+                    for name, trainer in trainers.items():
+                        trainer.save(out / name / "checkpoint.safetensors")
+                if late and step + 1 < total:
+                    return False
+    return True
+
+
+def _news(trainers: dict[str, Trainer], out: Path, every: int) -> Iterator[tuple[str, dict[str, float]]]:
+    for name, trainer in trainers.items():
+        news = trainer.news(every)
+        folder = out / name
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "log.jsonl").open("a") as file:
+            file.write(json.dumps({"step": trainer.step} | news) + "\n")
+        yield name, news
+
+
+def _line(news: dict[str, dict[str, float]]) -> str:
+    return ", ".join(f"{name} {100 * values['cells']:.0f}" for name, values in news.items())
+
+
+def _judge(name: str, trainer: Trainer, boards: Boards, out: Path) -> None:
+    """Evaluate, and write all that belongs to a result."""
+    folder = out / name
+    model = trainer.trained_model()
+    results = [evaluate(model, boards, mode).to_dict() for mode in MODES]
+    nn.Module.to(model, torch.bfloat16)
+    model.save_pretrained(folder / "model")
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    write_json(folder / "config.json", asdict(trainer.config))
+    facts = {"machine": machine(), "versions": versions(), "commit": commit(), "command": " ".join(sys.argv)}
+    write_json(folder / "metrics.json", {"run": name, "parameters": parameters, "results": results} | facts)
+    single, multi = results
+    typer.echo(
+        f"{name:14} single {100 * single['boards']['rate']:.1f} / {100 * single['cells']['rate']:.1f}   "
+        f"multi {100 * multi['boards']['rate']:.1f} / {100 * multi['cells']['rate']:.1f}"
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -105,6 +105,25 @@ def eval_command(
         write_json(out, where | {"results": results, "machine": machine(), "versions": versions(), "commit": commit()})
 
 
+@app.command("probe")
+def probe_command(
+    model: Annotated[Path, typer.Argument(help="Folder of a model with TTC layers.")],
+    train: Annotated[Path, typer.Option(help="CSV of puzzle,solution to fit the probes on.")],
+    test: Annotated[Path, typer.Option(help="CSV of puzzle,solution to judge them on.")],
+    step: Annotated[list[int] | None, typer.Option(help="Planning steps; 0, 2, 4 and 8 if not given.")] = None,
+    limit: Annotated[int, typer.Option(help="Boards of each file to take.")] = 1000,
+    device: Device = "auto",
+) -> None:
+    """How much of the solution can be read off the states that TTC layers plan to pass through."""
+    from .data import read
+    from .probe import STEPS, probe
+
+    learnt, held_out = (_or_exit(lambda path=path: read(path))[:limit] for path in (train, test))
+    net = _load(model, device)
+    for result in _or_exit(lambda: probe(net, learnt, held_out, tuple(step or STEPS))):
+        typer.echo(f"TTC layer {result.layer + 1}, step {result.step}: {100 * result.cells:.1f} % of cells")
+
+
 def _load(folder: Path, device: str) -> Any:
     from torch import nn
 

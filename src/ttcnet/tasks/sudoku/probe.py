@@ -1,0 +1,100 @@
+"""Do plans lead somewhere? Linear probes: how much of the solution can be read off the states that a TTC layer means to
+pass through, step by step of its plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ttcnet.errors import fail
+from ttcnet.nn import TTCLayer
+
+from .data import Boards
+
+if TYPE_CHECKING:
+    from ttcnet.models import TTCNetForCellClassification
+
+STEPS = (0, 2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The share of masked cells that a linear probe gets right at a step of the plan, by layer and step."""
+
+    layer: int
+    step: int
+    cells: float
+
+
+def probe(
+    model: TTCNetForCellClassification,
+    train: Boards,
+    test: Boards,
+    steps: tuple[int, ...] = STEPS,
+    iterations: int = 300,
+) -> list[Probe]:
+    """Fit a probe for every TTC layer and every planning step on `train`, and judge it on `test`."""
+    layers = [module for module in model.modules() if isinstance(module, TTCLayer)]
+    if not layers:
+        fail("model", "must have a TTC layer", model.config.mixer, "Probe a model of the architecture ttc.")
+    learnt, held_out = planned_states(model, train, steps), planned_states(model, test, steps)
+    results = []
+    for layer in range(len(layers)):
+        for place, step in enumerate(steps):
+            fitted, judged = ((states[layer][:, place], labels) for states, labels in (learnt, held_out))
+            cells = _accuracy(fitted, judged, iterations)
+            results.append(Probe(layer, step, cells))
+    return results
+
+
+@torch.no_grad()
+def planned_states(
+    model: TTCNetForCellClassification, boards: Boards, steps: tuple[int, ...]
+) -> tuple[list[Tensor], Tensor]:
+    """For every TTC layer, the states of all masked cells at the given planning steps, (cells, steps, heads * n), and
+    the labels of those cells, (cells,)."""
+    puzzles = torch.from_numpy(boards.puzzles).long().to(model.device)
+    solutions = torch.from_numpy(boards.solutions).long().to(model.device)
+    layers = [module for module in model.modules() if isinstance(module, TTCLayer)]
+    found: list[list[Tensor]] = [[] for _ in layers]
+    place = {id(layer): k for k, layer in enumerate(layers)}
+
+    def keep(layer: nn.Module, inputs: tuple[Tensor, ...], _: Tensor) -> None:
+        assert isinstance(layer, TTCLayer)
+        _, solution = TTCLayer.forward(layer, inputs[0], max(*steps, 1), return_plan=True)
+        states = solution.h[..., list(steps), :].transpose(-2, -3).flatten(-2)  # (boards, 81, steps, heads * n)
+        found[place[id(layer)]].append(states[blank].cpu())
+
+    hooks = [layer.register_forward_hook(keep) for layer in layers]
+    try:
+        for part in puzzles.split(256):
+            blank = part == 0
+            model(part)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [torch.cat(parts).float() for parts in found], (solutions[puzzles == 0] - 1).cpu()
+
+
+def _accuracy(learnt: tuple[Tensor, Tensor], held_out: tuple[Tensor, Tensor], iterations: int) -> float:
+    """Of softmax regression on standardised features, fitted by L-BFGS with a little ridge."""
+    features, labels = learnt
+    mean, std = features.mean(0), features.std(0).clamp_min(1e-6)
+    inputs = (features - mean) / std
+    weight = torch.zeros(features.shape[1] + 1, 9, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weight], max_iter=iterations, history_size=20, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        value = F.cross_entropy(inputs @ weight[:-1] + weight[-1], labels) + 1e-5 * weight[:-1].square().sum()
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    with torch.no_grad():
+        guess = ((held_out[0] - mean) / std @ weight[:-1] + weight[-1]).argmax(-1)
+    return float((guess == held_out[1]).float().mean())

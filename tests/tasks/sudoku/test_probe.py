@@ -1,0 +1,50 @@
+"""Probes of planned states."""
+
+import pytest
+import torch
+
+from ttcnet.models import TTCNetForCellClassification
+from ttcnet.tasks.sudoku import generate
+from ttcnet.tasks.sudoku.probe import _accuracy, planned_states, probe
+from ttcnet.tasks.sudoku.training import TrainConfig
+
+
+def model(architecture="ttc"):
+    torch.manual_seed(0)
+    config = TrainConfig(architecture, layers=2, width=32, heads=2)
+    return TTCNetForCellClassification(config.model()).eval()
+
+
+def test_the_states_are_those_of_the_plan():
+    net, boards = model(), generate(3, seed=0)
+    (states,), labels = planned_states(net, boards, (0, 2, 5))
+    blanks = int((boards.puzzles == 0).sum())
+    assert states.shape == (blanks, 3, 2 * 16)
+    assert labels.shape == (blanks,)
+    layer = net.model.layers[1].inserted[0]
+    caught = []
+    layer.register_forward_pre_hook(lambda _, inputs: caught.append(inputs[0]))
+    with torch.no_grad():
+        net(torch.from_numpy(boards.puzzles).long())
+        _, plan = layer(caught[0], 5, return_plan=True)
+    expected = plan.h[torch.from_numpy(boards.puzzles) == 0]  # cells, heads, steps, n
+    for place, step in enumerate((0, 2, 5)):
+        assert torch.allclose(states[:, place], expected[:, :, step].flatten(1), atol=1e-5)
+
+
+def test_a_probe_finds_what_is_there_and_nothing_else():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 9, (600,), generator=generator)
+    told = torch.nn.functional.one_hot(labels, 9).float() + 0.3 * torch.randn(600, 9, generator=generator)
+    noise = torch.randn(600, 9, generator=generator)
+    half = slice(0, 300), slice(300, 600)
+    assert _accuracy(*((told[part], labels[part]) for part in half), 100) > 0.9
+    assert _accuracy(*((noise[part], labels[part]) for part in half), 100) < 0.25
+
+
+def test_probes_of_every_layer_and_step():
+    results = probe(model(), generate(6, seed=1), generate(4, seed=2), steps=(0, 3), iterations=10)
+    assert [(result.layer, result.step) for result in results] == [(0, 0), (0, 3)]
+    assert all(0 <= result.cells <= 1 for result in results)
+    with pytest.raises(ValueError, match="model must have a TTC layer"):
+        probe(model("transformer"), generate(2, seed=1), generate(2, seed=2))

@@ -33,6 +33,7 @@ class LayerPoint:
 
 def measure_layer(point: LayerPoint, repeats: int = 10) -> dict[str, Any]:
     """Median milliseconds of a training step (forward, backward, AdamW) in bfloat16, and peak memory."""
+    torch._dynamo.reset()  # what was compiled for the point before
     torch.manual_seed(0)
     config = TTCNetConfig(
         vocab_size=point.vocabulary,

@@ -71,10 +71,11 @@ def training_steps(rows: list[Row]) -> str:
     from .layer import with_overhead
 
     row = rows[0]
+    command = f"python -m benchmarks layer --repeats {row['repeats']}"
     return (
         f"{plain(with_overhead(rows))}\n{row['blocks']} blocks of width {row['width']}, batch {row['batch']} x "
         f"{row['length']} tokens, bfloat16: median time of forward, backward and AdamW. {row['gpu']}; torch "
-        f"{row['version_torch']}, commit {row['commit']}, {row['date']}. Command: `python -m benchmarks layer`.\n"
+        f"{row['version_torch']}, commit {row['commit']}, {row['date']}. Command: `{command}`.\n"
     )
 
 

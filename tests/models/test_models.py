@@ -1,10 +1,11 @@
 """TTC-Net models: Hugging Face conventions, generation, what they may look at."""
 
 import json
+import pathlib
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForTokenClassification
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForTokenClassification, DynamicCache
 
 from ttcnet.models import TTCNetConfig, TTCNetForCausalLM, TTCNetForCellClassification, TTCNetModel
 from ttcnet.models.pattern import blocks_of, interleaved
@@ -17,7 +18,8 @@ PATTERNS = [*([kind, "ttc"] for kind in KINDS), *(["attention", f"+{kind}", "ttc
 
 def causal(pattern, **changes):
     torch.manual_seed(0)
-    options = {"+mamba2": {"state_size": 8}}  # as small as the TTC layer whose place it takes
+    # as small as the TTC layer whose place it takes
+    options = {"+mamba2": {"state_size": 8}} if "+mamba2" in pattern else {}
     return TTCNetForCausalLM(TTCNetConfig(**SMALL, pattern=pattern, mixer_options=options, **changes)).eval()
 
 
@@ -122,7 +124,7 @@ def test_a_missing_weight_is_drawn_and_told(tmp_path):
     assert torch.equal(model.model.layers[1].mlp.out.weight, plain.model.layers[1].mlp.out.weight)
     layer = model.model.layers[1].inserted[0]
     assert isinstance(layer, TTCLayer)
-    assert layer.project.weight.std() > 0.01
+    assert layer.project.weight.std().item() == pytest.approx(32**-0.5, rel=0.2)
     assert layer.problem(torch.randn(3, 32)).decay_A.max() < 5
 
 
@@ -249,6 +251,134 @@ def test_interleaving():
     assert places(None, 4) == {}
 
 
+def test_other_layers_are_interleaved_alike():
+    config = TTCNetConfig.tiny(insert="gdn")
+    assert config.blocks[3].inserted == ("gdn",)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_preset_takes_every_baseline(kind):
+    for preset in (TTCNetConfig.base, TTCNetConfig.paper, TTCNetConfig.sudoku):
+        with torch.device("meta"):
+            TTCNetModel(preset(pattern=["attention", f"+{kind}"]))
+
+
+def test_the_configured_horizon_counts_whenever_it_is_changed(tokens, tmp_path):
+    model = causal(["attention", "ttc"])
+    with torch.no_grad():
+        far = model(tokens, horizon=20).logits
+        model.config.horizon = 20
+        assert torch.equal(model(tokens).logits, far)
+        model.save_pretrained(tmp_path)
+        assert torch.equal(TTCNetForCausalLM.from_pretrained(tmp_path).eval()(tokens).logits, far)
+
+
+def test_conventions_of_outputs(tokens):
+    model = causal(["attention", "attention", "ttc"])
+    with torch.no_grad():
+        output = model(tokens, output_hidden_states=True)
+        assert len(output.hidden_states) == 3
+        inner = model.model(tokens, output_hidden_states=True)
+        assert torch.equal(inner.hidden_states[-1], inner.last_hidden_state)
+        assert model.model(tokens).hidden_states is None
+        assert torch.equal(model(tokens, return_dict=False)[0], output.logits)
+    board = TTCNetForCellClassification(TTCNetConfig.sudoku(num_hidden_layers=2, interleave="2:1", hidden_size=32))
+    cells = torch.zeros(1, 81, dtype=torch.long)
+    assert len(board(cells, output_hidden_states=True, use_cache=False).hidden_states) == 3
+    empty = board(cells, labels=torch.full((1, 81), -100)).loss
+    assert empty == 0, "a batch without masked cells must not make the weights NaN"
+
+
+def test_padding_in_the_classifier():
+    torch.manual_seed(0)
+    config = TTCNetConfig.sudoku(num_hidden_layers=2, interleave="2:1", hidden_size=32, grid=None)
+    model = TTCNetForCellClassification(config).eval()
+    cells = torch.randint(0, 10, (1, 20))
+    mask = torch.ones(1, 20)
+    mask[:, 15:] = 0
+    changed = cells.clone()
+    changed[:, 15:] = (changed[:, 15:] + 1) % 10
+    with torch.no_grad():
+        one, other = (model(x, attention_mask=mask).logits[:, :15] for x in (cells, changed))
+    assert torch.allclose(one, other, atol=1e-6)
+
+
+def test_gradient_accumulation_in_the_trainer_changes_nothing(tmp_path):
+    from transformers import Trainer, TrainingArguments
+
+    config = TTCNetConfig.sudoku(num_hidden_layers=1, interleave="1:1", hidden_size=32)
+    boards = torch.randint(0, 10, (8, 81), generator=torch.Generator().manual_seed(0))
+    data = [{"input_ids": board, "labels": (board + 1) % 9} for board in boards]
+    weights = []
+    for batch, accumulate in ((8, 1), (2, 4)):
+        torch.manual_seed(0)
+        model = TTCNetForCellClassification(config)
+        options = dict(max_steps=1, optim="sgd", learning_rate=0.1, report_to=[], save_strategy="no", use_cpu=True)
+        options |= dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulate, max_grad_norm=0.0)
+        arguments = TrainingArguments(str(tmp_path), dataloader_pin_memory=False, disable_tqdm=True, **options)
+        Trainer(model=model, args=arguments, train_dataset=data).train()
+        weights.append(model.classifier.weight.detach().clone())
+    assert torch.allclose(*weights, atol=1e-6)
+
+
+def test_the_card_goes_to_the_hub(tmp_path):
+    from unittest.mock import patch
+
+    model = causal(["attention", "ttc"])
+    seen = {}
+
+    def upload(_, repo_id, folder_path, **options):
+        seen[repo_id] = (pathlib.Path(folder_path) / "README.md").read_text()
+        return "https://hub/somewhere"
+
+    with (
+        patch("huggingface_hub.HfApi.create_repo", lambda _, name, **options: type("Repo", (), {"repo_id": name})),
+        patch("huggingface_hub.HfApi.upload_folder", upload),
+    ):
+        assert model.push_to_hub("me/net", private=True) == "https://hub/somewhere"
+        model.save_pretrained(tmp_path / "mine", push_to_hub=True, repo_id="me/other")
+    assert all("# A TTC-Net" in seen[name] for name in ("me/net", "me/other"))
+
+
+def test_generation_after_training_with_checkpointing(tokens):
+    model = causal(["attention", "mamba", "ttc"])
+    options = dict(max_new_tokens=4, do_sample=False, pad_token_id=0)
+    expected = model.generate(tokens, **options)
+    model.gradient_checkpointing_enable()
+    model.train()(tokens, labels=tokens).loss.backward()
+    assert model(tokens, use_cache=True).past_key_values is None, "check-pointing and caches exclude each other"
+    assert torch.equal(model.eval().generate(tokens, **options), expected)
+
+
+def test_more_ways_to_generate(tokens):
+    model = causal(["attention", "gdn", "ttc"])
+    options = dict(max_new_tokens=4, do_sample=False, pad_token_id=0, attention_mask=torch.ones_like(tokens))
+    expected = model.generate(tokens, **options)
+    embedded = model.model.embed_tokens(tokens)
+    assert torch.equal(model.generate(inputs_embeds=embedded, **options), expected[:, 9:])
+    assert torch.equal(model.generate(tokens, prefill_chunk_size=4, **options), expected)
+    torch.manual_seed(0)
+    sampled = model.generate(tokens, max_new_tokens=4, do_sample=True, pad_token_id=0)
+    assert sampled.shape == (2, 13)
+    with torch.inference_mode():
+        begun = model(tokens[:, :5], use_cache=True).past_key_values
+    with torch.no_grad():
+        rest = model(tokens[:, 5:], past_key_values=begun).logits
+        assert torch.allclose(rest, model(tokens).logits[:, 5:], atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_loaded_in_another_dtype(tokens, tmp_path, dtype):
+    model = causal(["attention", "mamba2", "ttc"])
+    model.save_pretrained(tmp_path)
+    loaded = TTCNetForCausalLM.from_pretrained(tmp_path, dtype=dtype).eval()
+    assert loaded.dtype == dtype
+    with torch.no_grad():
+        assert torch.allclose(loaded(tokens).logits.float(), model(tokens).logits, atol=0.1)
+    loaded.resize_token_embeddings(44)
+    assert loaded(tokens).logits.shape[-1] == 44
+
+
 def test_what_stands_in_the_place_of_ttc_has_as_many_parameters():
     for kind in KINDS:
         config = TTCNetConfig(hidden_size=128, num_attention_heads=4, pattern=["attention", f"+{kind}", "ttc"])
@@ -262,7 +392,24 @@ def test_what_stands_in_the_place_of_ttc_has_as_many_parameters():
     ("options", "message"),
     [
         (dict(num_attention_heads=5), "num_attention_heads must divide hidden_size = 1024; got 5"),
-        (dict(mixer="lstm"), "pattern must be made of known layers; got 'lstm'"),
+        (dict(mixer="lstm"), "mixer must be one of attention"),
+        (dict(insert="lstm"), "insert must be one of ttc, attention"),
+        (dict(pattern=["lstm"]), "pattern must be made of known layers; got 'lstm'"),
+        (dict(pattern="attention"), "pattern must be a list of names"),
+        (dict(interleave="²:1"), "interleave must be two whole numbers"),
+        (dict(hidden_size="64"), "hidden_size must be an integer; got '64'"),
+        (dict(ttc_rank=-1), "ttc_rank must be 1 or more"),
+        (dict(grid=-4, causal=False), "grid must be 1 or more"),
+        (dict(grid=9, causal=False), "max_position_embeddings must be at most the 81 cells"),
+        (dict(norm_eps=-1.0), "norm_eps must be positive"),
+        (dict(pad_token_id=99, vocab_size=40), "pad_token_id must be a token below vocab_size = 40"),
+        (dict(mixer_options={"attn": {}}), "mixer_options must be of attention, .*; got 'attn'"),
+        (dict(mixer_options={"gdn": {}}), "mixer_options must be of a mixer that the model has; got 'gdn'"),
+        (
+            dict(mixer_options={"attention": {"qknorm": True}}),
+            "mixer_options of attention must be among heads, .*qknorm",
+        ),
+        (dict(mixer_options={"attention": {"causal": False}}), "mixer_options of attention must be among .*'causal'"),
         (dict(pattern=["ttc", "attention"]), "pattern must start with a mixer"),
         (dict(pattern=[]), "pattern must have a block"),
         (dict(interleave="eight"), "interleave must be two whole numbers"),
@@ -275,7 +422,7 @@ def test_what_stands_in_the_place_of_ttc_has_as_many_parameters():
     ],
 )
 def test_bad_configurations(options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         TTCNetConfig(**options)
 
 
@@ -283,8 +430,15 @@ def test_bad_calls(tokens):
     model = causal(["attention"])
     with pytest.raises(ValueError, match="input_ids or inputs_embeds must be given"):
         model()
-    with pytest.raises(ValueError, match="attention_mask must have shape"):
-        model(tokens, attention_mask=torch.ones(2, 3))
+    for shape in ((2, 3), (1, 9)):
+        with pytest.raises(ValueError, match="attention_mask must have shape"):
+            model(tokens, attention_mask=torch.ones(shape))
+    with pytest.raises(TypeError, match="horizn is no argument of this model; got 3"):
+        model(tokens, horizn=3)
+    with pytest.raises(ValueError, match="position_ids must not be given"):
+        model(tokens, position_ids=torch.arange(9)[None])
+    with pytest.raises(TypeError, match=r"past_key_values must be a ttcnet.models.MixerCache; got DynamicCache"):
+        model(tokens, past_key_values=DynamicCache())
     with pytest.raises(ValueError, match="causal must be False"):
         TTCNetForCellClassification(TTCNetConfig.tiny())
     with pytest.raises(ValueError, match="causal must be True for a language model"):

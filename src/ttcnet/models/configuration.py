@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-from ttcnet.lqr.checks import fail
+from ttcnet.errors import fail
+from ttcnet.nn.mixers import KINDS
 
-from .pattern import BlockPlan, blocks_of, interleaved
+from .pattern import TTC, BlockPlan, blocks_of, interleaved
+
+SIZES = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+    "max_position_embeddings", "ttc_heads", "ttc_state_size", "ttc_action_size", "ttc_rank",
+)  # fmt: skip
 
 
 @strict
@@ -23,7 +30,8 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
         num_attention_heads: heads of every mixer.
         intermediate_size: width of the MLP inside; None is 8/3 of hidden_size.
         mixer: the mixer of all blocks, one of `ttcnet.nn.mixers.KINDS`, where `pattern` does not say.
-        interleave: "8:1" inserts 1 TTC layer into the last of every 8 blocks; None inserts none.
+        interleave: "8:1" inserts 1 layer into the last of every 8 blocks; None inserts none.
+        insert: which layer that is: "ttc", or a mixer in its place.
         pattern: the layers one by one instead; see `ttcnet.models.pattern`.
         mixer_options: options of mixers by kind, such as {"attention": {"qk_norm": True}}. What stands in TTC's place
             ("+gdn") goes by its name with the plus, and has as many parameters as a TTC layer unless `inner` is given.
@@ -32,15 +40,20 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
         grid: where not causal, side of a square grid of boxes, such as 9 for Sudoku: row, column and box of a token are
             embedded beside its position. None embeds the position alone.
         ttc_heads: heads of a TTC layer; None is num_attention_heads.
-        ttc_state_size: state and action size of a TTC head.
+        ttc_state_size: state size of a TTC head.
+        ttc_action_size: its action size; None is the state size.
         ttc_rank: number of basis matrices.
         ttc_time_homogeneous: no time modulation (an ablation of the paper).
         horizon: steps that TTC layers look ahead, where a call does not say otherwise.
         dropout: share of each branch dropped in training before it is added.
+        norm_eps: of all norms.
+        initializer_range: standard deviation of embeddings and of the head at the start; layers have their own.
+        use_cache: return a cache for generation, where a call does not say.
+        tie_word_embeddings: the head of a language model shares the weights of the embedding.
     """
 
     model_type = "ttcnet"
-    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+    keys_to_ignore_at_inference = ["past_key_values", "block_logits"]  # noqa: RUF012
 
     vocab_size: int = 32000
     hidden_size: int = 1024
@@ -49,6 +62,7 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
     intermediate_size: int | None = None
     mixer: str = "attention"
     interleave: str | None = "8:1"
+    insert: str = "ttc"
     pattern: list[str] | None = None
     mixer_options: dict[str, Any] | None = None
     causal: bool = True
@@ -56,6 +70,7 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
     grid: int | None = None
     ttc_heads: int | None = None
     ttc_state_size: int = 16
+    ttc_action_size: int | None = None
     ttc_rank: int = 16
     ttc_time_homogeneous: bool = False
     horizon: int = 8
@@ -70,35 +85,25 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self.pattern is not None:
+            if not isinstance(self.pattern, list):
+                fail(
+                    "pattern",
+                    "must be a list of names",
+                    repr(self.pattern),
+                    "Pass ['attention', 'ttc'], say.",
+                    TypeError,
+                )
             self.num_hidden_layers = len(blocks_of(self.pattern))
             self.interleave = None
-        if self.ttc_heads is None:
-            self.ttc_heads = self.num_attention_heads
         if self.mixer_options is None:
             self.mixer_options = {}
         super().__post_init__(**kwargs)
-        self._check()
-
-    def _check(self) -> None:
-        for field in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "horizon"):
-            least = 0 if field == "horizon" else 1
-            if getattr(self, field) < least:
-                fail(field, f"must be {least} or more", getattr(self, field), "Pass a larger number.")
-        if self.hidden_size % self.num_attention_heads:
-            rule = f"must divide hidden_size = {self.hidden_size}"
-            fail("num_attention_heads", rule, self.num_attention_heads, "Pass a number of heads that does.")
-        if not 0 <= self.dropout < 1:
-            fail("dropout", "must lie in [0, 1)", self.dropout, "Pass the share to drop, such as 0.1.")
-        if self.grid is not None and round(self.grid**0.5) ** 2 != self.grid:
-            fail("grid", "must be a square number, a grid of boxes", self.grid, "Pass 9 for Sudoku, or None.")
-        if self.grid is not None and self.causal:
-            fail("grid", "needs causal=False", self.grid, "Pass causal=False, or grid=None.")
-        _ = self.blocks
+        check(self)
 
     @property
     def blocks(self) -> list[BlockPlan]:
         """What every block is made of."""
-        return blocks_of(self.pattern or interleaved(self.interleave, self.num_hidden_layers, self.mixer))
+        return blocks_of(self.pattern or interleaved(self.interleave, self.num_hidden_layers, self.mixer, self.insert))
 
     @classmethod
     def tiny(cls, **changes: Any) -> TTCNetConfig:
@@ -129,3 +134,60 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
         )
         sizes |= dict(causal=False, max_position_embeddings=81, grid=9, horizon=4, num_labels=9, use_cache=False)
         return cls(**(sizes | changes))
+
+
+def check(config: TTCNetConfig) -> None:
+    """Fail if the configuration makes no model."""
+    for field in (*SIZES, "horizon", "grid"):
+        value, least = getattr(config, field), 0 if field == "horizon" else 1
+        optional = field in ("intermediate_size", "ttc_heads", "ttc_action_size", "grid")
+        if value is None and optional:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            fail(field, "must be an integer", repr(value), "Pass a whole number.", TypeError)
+        if value < least:
+            fail(field, f"must be {least} or more", value, "Pass a larger number.")
+    if config.hidden_size % config.num_attention_heads:
+        rule = f"must divide hidden_size = {config.hidden_size}"
+        fail("num_attention_heads", rule, config.num_attention_heads, "Pass a number of heads that does.")
+    if not 0 <= config.dropout < 1:
+        fail("dropout", "must lie in [0, 1)", config.dropout, "Pass the share to drop, such as 0.1.")
+    if not config.norm_eps > 0:
+        fail("norm_eps", "must be positive", config.norm_eps, "Pass a small number, such as 1e-6.")
+    if config.pad_token_id is not None and not 0 <= config.pad_token_id < config.vocab_size:
+        rule = f"must be a token below vocab_size = {config.vocab_size}"
+        fail("pad_token_id", rule, config.pad_token_id, "Pass one, or None.")
+    for field, known in (("mixer", KINDS), ("insert", (TTC, *KINDS))):
+        if getattr(config, field) not in known:
+            fail(field, f"must be one of {', '.join(known)}", repr(getattr(config, field)), "Use one of those.")
+    _check_grid(config)
+    _check_options(config)
+
+
+def _check_grid(config: TTCNetConfig) -> None:
+    side = config.grid
+    if side is None:
+        return
+    if round(side**0.5) ** 2 != side:
+        fail("grid", "must be a square number, a grid of boxes", side, "Pass 9 for Sudoku, or None.")
+    if config.causal:
+        fail("grid", "needs causal=False", side, "Pass causal=False, or grid=None.")
+    if config.max_position_embeddings > side * side:
+        rule = f"must be at most the {side * side} cells of the grid"
+        fail("max_position_embeddings", rule, config.max_position_embeddings, f"Pass {side * side}.")
+
+
+def _check_options(config: TTCNetConfig) -> None:
+    used = {plan.mixer for plan in config.blocks}
+    used |= {f"+{kind}" for plan in config.blocks for kind in plan.inserted if kind != TTC}
+    for name, options in (config.mixer_options or {}).items():
+        if name.removeprefix("+") not in KINDS:
+            fail("mixer_options", f"must be of {', '.join(KINDS)}, or of those with a plus", repr(name), "Rename it.")
+        if name not in used:
+            remedy = f"The model has {', '.join(sorted(used))}: name one of those, or leave the options out."
+            fail("mixer_options", "must be of a mixer that the model has", repr(name), remedy)
+        known = [*signature(KINDS[name.removeprefix("+")].__init__).parameters][2:]
+        for option in options:
+            if option not in known or option == "causal":
+                rule = f"of {name} must be among {', '.join(x for x in known if x != 'causal')}"
+                fail("mixer_options", rule, repr(option), "Correct it, or leave it out.")

@@ -1,98 +1,31 @@
-"""TTC-Net as a Hugging Face model: blocks of mixer, TTC layer (in some) and MLP."""
+"""TTC-Net as Hugging Face models."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
-from transformers.utils.generic import ModelOutput
+from transformers.utils.generic import ModelOutput, can_return_tuple
 
-from ttcnet.lqr.checks import fail
-from ttcnet.nn import TTCLayer, mixers
+from ttcnet.errors import fail
+from ttcnet.nn import TTCLayer
 from ttcnet.nn.mixers import Mixer
 
+from .blocks import Block
 from .cache import MixerCache
-from .card import write_card
 from .configuration import TTCNetConfig
-from .pattern import TTC, BlockPlan
+from .hub import HUB_OPTIONS, upload, write_card
 
-
-def ttc_layer(config: TTCNetConfig) -> TTCLayer:
-    assert config.ttc_heads is not None
-    return TTCLayer(
-        config.hidden_size,
-        heads=config.ttc_heads,
-        state_size=config.ttc_state_size,
-        rank=config.ttc_rank,
-        horizon=config.horizon,
-        time_homogeneous=config.ttc_time_homogeneous,
-        eps=config.norm_eps,
-    )
-
-
-class Inserted(nn.Module):
-    """A mixer in TTC's place: x + mixer(norm(x)), with as many parameters."""
-
-    def __init__(self, config: TTCNetConfig, kind: str) -> None:
-        super().__init__()
-        options: dict[str, Any] = dict(heads=config.num_attention_heads, causal=config.causal)
-        options |= (config.mixer_options or {}).get(f"+{kind}", {})
-        if "inner" not in options:
-            with torch.device("meta"):
-                target = sum(parameter.numel() for parameter in ttc_layer(config).parameters())
-            options = mixers.matched(kind, config.hidden_size, target, **options)
-        self.norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
-        self.mixer = mixers.build(kind, config.hidden_size, **options)
-
-
-class Block(GradientCheckpointingLayer):  # type: ignore[misc, unused-ignore]
-    """x + mixer(norm(x)), then what is inserted, then x + mlp(norm(x))."""
-
-    def __init__(self, config: TTCNetConfig, plan: BlockPlan, first: int) -> None:
-        super().__init__()
-        width, heads, eps = config.hidden_size, config.num_attention_heads, config.norm_eps
-        options = (config.mixer_options or {}).get(plan.mixer, {})
-        self.first = first  # the number of this block's first mixer in the cache
-        self.dropout = config.dropout
-        self.mixer_norm = nn.RMSNorm(width, eps=eps)
-        self.mixer = mixers.build(plan.mixer, width, heads=heads, causal=config.causal, **options)
-        self.inserted = nn.ModuleList(
-            ttc_layer(config) if kind == TTC else Inserted(config, kind) for kind in plan.inserted
-        )
-        self.mlp_norm = nn.RMSNorm(width, eps=eps)
-        self.mlp = mixers.build("mlp", width, heads=1, inner=config.intermediate_size)
-
-    def forward(
-        self,
-        x: Tensor,
-        mask: Tensor | None = None,
-        horizon: int | None = None,
-        past_key_values: MixerCache | None = None,
-    ) -> Tensor:
-        x = self._add(x, self.mixer_norm, self.mixer, mask, past_key_values, self.first)
-        for place, layer in enumerate(self.inserted, self.first + 1):
-            if isinstance(layer, TTCLayer):
-                x = x + self._drop(layer(x, horizon) - x) if self.dropout and self.training else layer(x, horizon)
-            else:
-                assert isinstance(layer, Inserted)
-                x = self._add(x, layer.norm, layer.mixer, mask, past_key_values, place)
-        return x + self._drop(self.mlp(self.mlp_norm(x)))
-
-    def _add(
-        self, x: Tensor, norm: nn.Module, mixer: Mixer, mask: Tensor | None, cache: MixerCache | None, place: int
-    ) -> Tensor:
-        state = None if cache is None else cache.state(place, mixer, x)
-        return x + self._drop(mixer(norm(x), mask=mask, state=state))
-
-    def _drop(self, branch: Tensor) -> Tensor:
-        return F.dropout(branch, self.dropout, self.training)
+# what transformers and its trainer may pass along, and what needs no answer here
+HARMLESS = {"num_items_in_batch", "return_dict", "cache_position", "output_attentions"}
 
 
 class TTCNetPreTrainedModel(PreTrainedModel):  # type: ignore[misc, unused-ignore]
@@ -113,11 +46,29 @@ class TTCNetPreTrainedModel(PreTrainedModel):  # type: ignore[misc, unused-ignor
         else:
             super()._init_weights(module)
 
-    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+    def save_pretrained(  # type: ignore[override, unused-ignore]
+        self,
+        save_directory: str | os.PathLike[str],
+        is_main_process: bool = True,
+        state_dict: dict[str, Tensor] | None = None,
+        push_to_hub: bool = False,
+        **kwargs: Any,
+    ) -> None:
         """As in transformers; also writes a model card where the folder has none."""
-        super().save_pretrained(save_directory, *args, **kwargs)
-        if kwargs.get("is_main_process", True):
+        hub = {name: kwargs.pop(name) for name in HUB_OPTIONS if name in kwargs}
+        super().save_pretrained(save_directory, is_main_process=is_main_process, state_dict=state_dict, **kwargs)
+        if is_main_process and Path(save_directory).is_dir():
             write_card(self, save_directory)
+        if is_main_process and push_to_hub:
+            upload(save_directory, **{"repo_id": Path(save_directory).name} | hub)
+
+    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:  # type: ignore[override, unused-ignore]
+        """Upload the model with its card. Options: commit_message, private, token, revision, create_pr, and those of
+        save_pretrained."""
+        hub = {name: kwargs.pop(name) for name in HUB_OPTIONS if name in kwargs}
+        with TemporaryDirectory() as folder:
+            self.save_pretrained(folder, **kwargs)
+            return upload(folder, repo_id=repo_id, **hub)
 
 
 class TTCNetModel(TTCNetPreTrainedModel):
@@ -139,6 +90,7 @@ class TTCNetModel(TTCNetPreTrainedModel):
         self.norm = nn.RMSNorm(width, eps=config.norm_eps)
         self.post_init()
 
+    @can_return_tuple  # type: ignore[untyped-decorator, unused-ignore]
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -160,27 +112,61 @@ class TTCNetModel(TTCNetPreTrainedModel):
             horizon: steps that TTC layers look ahead; None is the configuration's.
             output_hidden_states: also return what goes into the first block and comes out of every block.
         """
+        wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        states, cache = self.run(
+            input_ids, attention_mask, past_key_values, inputs_embeds, use_cache, horizon, every=bool(wanted), **kwargs
+        )
+        last = self.norm(states[-1])
+        return BaseModelOutputWithPast(
+            last_hidden_state=last,
+            past_key_values=cache,
+            hidden_states=(*states[:-1], last) if wanted else None,
+        )
+
+    def run(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: MixerCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        horizon: int | None = None,
+        every: bool = False,
+        **kwargs: Any,
+    ) -> tuple[list[Any], MixerCache | None]:
+        """What comes out of the last block, before the norm (`every`: what goes in, and what comes out of each block),
+        and the cache."""
+        _refuse(kwargs)
         if (input_ids is None) == (inputs_embeds is None):
             fail("input_ids", "or inputs_embeds must be given, one of them", "both or none", "Pass input_ids alone.")
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         length = x.shape[1]
         if not self.config.causal:
             x = x + self._positions(length, x.device)
-        use_cache = self.config.use_cache and not self.training if use_cache is None else use_cache
-        if use_cache and past_key_values is None and self.config.causal:
-            past_key_values = MixerCache()
-        mask = _real(attention_mask, length)
-        states: list[Any] = [x]
+        past_key_values = self._cache(past_key_values, use_cache)
+        mask = _real(attention_mask, x)
+        horizon = self.config.horizon if horizon is None else horizon
+        states: list[Any] = [x] if every else []
         for block in self.layers:
             x = block(x, mask=mask, horizon=horizon, past_key_values=past_key_values)
-            states.append(x)
+            if every:
+                states.append(x)
         if past_key_values is not None:
             past_key_values.seen += length
-        return BaseModelOutputWithPast(
-            last_hidden_state=self.norm(x),
-            past_key_values=past_key_values,
-            hidden_states=tuple(states) if output_hidden_states else None,
-        )
+        return states or [x], past_key_values
+
+    def _cache(self, given: MixerCache | None, use_cache: bool | None) -> MixerCache | None:
+        if given is not None and not isinstance(given, MixerCache):
+            remedy = "Leave it out: the model makes its own and returns it."
+            fail("past_key_values", "must be a ttcnet.models.MixerCache", type(given).__name__, remedy, TypeError)
+        recomputing = self.training and any(block.gradient_checkpointing for block in self.layers)
+        if recomputing and given is not None and given.seen:
+            remedy = "Call model.eval(), or switch gradient check-pointing off."
+            fail("past_key_values", "cannot be continued with gradient check-pointing", "a cache", remedy)
+        wanted = self.config.use_cache and not self.training if use_cache is None else use_cache
+        if recomputing or not self.config.causal:
+            return None
+        return MixerCache() if wanted and given is None else given
 
     def _positions(self, length: int, device: torch.device) -> Tensor:
         known = self.config.max_position_embeddings
@@ -193,17 +179,29 @@ class TTCNetModel(TTCNetPreTrainedModel):
             box = round(side**0.5)
             row, column = place // side, place % side
             for which, index in enumerate((row, column, row // box * box + column // box)):
-                positions = positions + self.embed_grid(which * side + index % side)
+                positions = positions + self.embed_grid(which * side + index)
         return positions
 
 
-def _real(attention_mask: Tensor | None, length: int) -> Tensor | None:
-    """Which of the last `length` tokens are real; None if all are, which is faster."""
+def _refuse(kwargs: dict[str, Any]) -> None:
+    """No argument is dropped in silence."""
+    if kwargs.pop("position_ids", None) is not None:
+        remedy = "Leave them out: positions follow from attention_mask. Packed sequences are not supported."
+        fail("position_ids", "must not be given", "some", remedy)
+    for name, value in kwargs.items():
+        if value is not None and name not in HARMLESS:
+            fail(name, "is no argument of this model", repr(value)[:60], "Check its spelling.", TypeError)
+
+
+def _real(attention_mask: Tensor | None, x: Tensor) -> Tensor | None:
+    """Which of the tokens x (batch, length, width) are real; None if all are, which is faster."""
     if attention_mask is None:
         return None
-    if attention_mask.ndim != 2 or attention_mask.shape[1] < length:
-        rule = f"must have shape (batch, {length} or more)"
-        fail("attention_mask", rule, tuple(attention_mask.shape), "Pass 1 for real tokens and 0 for padding.")
+    batch, length = x.shape[:2]
+    shape = attention_mask.shape
+    if len(shape) != 2 or shape[0] != batch or shape[1] < length:
+        rule = f"must have shape ({batch}, {length} or more)"
+        fail("attention_mask", rule, tuple(shape), "Pass 1 for real tokens and 0 for padding.")
     mask = attention_mask[:, -length:].bool()
     if not torch.compiler.is_compiling() and bool(mask.all()):
         return None
@@ -223,10 +221,12 @@ class TTCNetForCausalLM(TTCNetPreTrainedModel, GenerationMixin):  # type: ignore
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
-    @classmethod
-    def _supports_default_dynamic_cache(cls) -> bool:
-        return False  # the model makes its own
+    def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *_: Any) -> bool:  # type: ignore[override, unused-ignore]
+        if generation_config.use_cache is not False and model_kwargs.get("past_key_values") is None:
+            model_kwargs["past_key_values"] = MixerCache()
+        return False
 
+    @can_return_tuple  # type: ignore[untyped-decorator, unused-ignore]
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -250,12 +250,16 @@ class TTCNetForCausalLM(TTCNetPreTrainedModel, GenerationMixin):  # type: ignore
             use_cache=use_cache,
             horizon=horizon,
             output_hidden_states=output_hidden_states,
+            **kwargs,
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(outputs.last_hidden_state[:, kept])
         loss = None
         if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+            items = kwargs.get("num_items_in_batch")
+            loss = self.loss_function(
+                logits=logits, labels=labels, vocab_size=self.config.vocab_size, num_items_in_batch=items
+            )
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
@@ -267,18 +271,23 @@ class TTCNetForCausalLM(TTCNetPreTrainedModel, GenerationMixin):  # type: ignore
 @dataclass
 class CellClassificationOutput(ModelOutput):  # type: ignore[misc, unused-ignore]
     """Args:
-    loss: mean over all blocks, each judged by the same classifier.
+    loss: mean over masked cells and over all blocks, each judged by the same classifier.
     logits: after the last block, (batch, cells, labels).
     block_logits: after every block, (blocks, batch, cells, labels), where labels were given.
+    hidden_states: what goes into the first block and comes out of every block, where asked for.
     """
 
     loss: Tensor | None = None
     logits: Tensor | None = None
     block_logits: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
 
 
 class TTCNetForCellClassification(TTCNetPreTrainedModel):
-    """Labels the cells of a board, such as Sudoku, all at once. In training the classifier looks at every block."""
+    """Labels the cells of a board, such as Sudoku, all at once. Where labels are given, the classifier judges what
+    comes out of every block."""
+
+    accepts_loss_kwargs = False  # the loss is a mean over this batch's cells
 
     def __init__(self, config: TTCNetConfig) -> None:
         super().__init__(config)
@@ -288,20 +297,30 @@ class TTCNetForCellClassification(TTCNetPreTrainedModel):
         self.classifier = nn.Linear(config.hidden_size, config.num_labels or 2)
         self.post_init()
 
+    @can_return_tuple  # type: ignore[untyped-decorator, unused-ignore]
     def forward(
         self,
         input_ids: Tensor | None = None,
         labels: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         horizon: int | None = None,
+        output_hidden_states: bool | None = None,
+        use_cache: bool | None = None,
         **kwargs: Any,
     ) -> CellClassificationOutput:
         """Logits (batch, cells, labels), and the loss where `labels` (batch, cells) are given, -100 where a cell does
-        not count. See TTCNetModel for the other arguments."""
-        deep = labels is not None
-        outputs = self.model(input_ids, horizon=horizon, output_hidden_states=deep, use_cache=False, **kwargs)
+        not count. See TTCNetModel for the other arguments; there is no cache."""
+        wanted = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
+        states, _ = self.model.run(
+            input_ids, attention_mask, None, inputs_embeds, False, horizon, wanted or labels is not None, **kwargs
+        )
+        shown = tuple(states) if wanted else None
         if labels is None:
-            return CellClassificationOutput(logits=self.classifier(outputs.last_hidden_state))
-        every = self.classifier(self.model.norm(torch.stack(outputs.hidden_states[1:])))
+            return CellClassificationOutput(logits=self.classifier(self.model.norm(states[-1])), hidden_states=shown)
+        every = self.classifier(self.model.norm(torch.stack(states[1:])))
         flat = every.float().flatten(0, -2)
-        loss = F.cross_entropy(flat, labels.expand(len(every), *labels.shape).flatten(), ignore_index=-100)
-        return CellClassificationOutput(loss=loss, logits=every[-1], block_logits=every)
+        counted = labels.expand(len(every), *labels.shape).flatten()
+        total = F.cross_entropy(flat, counted, ignore_index=-100, reduction="sum")
+        loss = total / (counted != -100).sum().clamp_min(1)  # a batch without masked cells costs nothing
+        return CellClassificationOutput(loss=loss, logits=every[-1], block_logits=every, hidden_states=shown)

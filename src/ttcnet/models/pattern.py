@@ -28,9 +28,9 @@ def interleaved(interleave: str | None, blocks: int, mixer: str, insert: str = T
     """The pattern of `blocks` blocks in which, as "8:1" says, the last of every 8 has 1 layer inserted."""
     if interleave is None:
         return [mixer] * blocks
-    every, _, count = interleave.partition(":")
+    every, _, count = str(interleave).partition(":")
     remedy = "Pass blocks:layers, such as 8:1, 4:1, 16:1 or 16:2, or None for no such layer."
-    if not (every.isdigit() and count.isdigit() and int(every) >= 1 and int(count) >= 1):
+    if not (every.isdecimal() and count.isdecimal() and int(every) >= 1 and int(count) >= 1):
         fail("interleave", "must be two whole numbers of 1 or more, blocks:layers", repr(interleave), remedy)
     if int(every) > blocks:
         remedy = f"Pass num_hidden_layers={every} or more, or interleave='{blocks}:{count}'."

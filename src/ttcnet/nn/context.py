@@ -6,12 +6,17 @@ from all its states:  the coefficients of B and Q, which its heads share. Matric
     B = Σ_i c_i B_i        Q = Σ_i c_i C_i C_i' / √n        Qf likewise, over the bases of Q
 
 with coefficients scaled to length 1, so that a high learning rate moves directions and not sizes; those of Q and Qf are
-positive. a lies in (-1, 1), so that A_t = 1 + exp(-t decay_A) a stays positive; r_inv and decays are positive.
+positive, and so are r_inv and the decays.
+
+a lies in (-1, 1), so that A_t = 1 + exp(-t decay_A) a stays positive, and where it is positive, below 4 decay_A: then a
+state left alone grows at most e^4 times, however long the horizon, because Σ_t exp(-t decay) < 1 / decay. Without that
+bound plans over long horizons lose their digits, the more the fewer actions there are. Without decays a is negative.
 """
 
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +26,7 @@ from ttcnet.lqr import ModulatedLQR
 from ttcnet.lqr.arithmetic import working_dtype
 
 DECAYS = 0.03, 0.7  # the range, log-uniform, of decays at the start: some heads look far, others near
+GROWTH = 4.0  # the logarithm of how much a state may grow by itself
 BASIS_STD = 0.25
 
 
@@ -72,7 +78,7 @@ class Context(nn.Module):
         n, m = self.sizes
         dtype = working_dtype(state.dtype)
         # in float32 whatever surrounds this: the planner has no digits to spare
-        with torch.autocast(state.device.type, enabled=False):
+        with nullcontext() if state.is_meta else torch.autocast(state.device.type, enabled=False):
             h0 = state.to(dtype)
             drawn = torch.einsum("thn,hnk->thk", h0, self.weight.to(dtype)) + self.bias.to(dtype)
             own = dict(zip(self.parts, drawn.split(list(self.parts.values()), -1), strict=True))
@@ -87,9 +93,12 @@ class Context(nn.Module):
             sizes = {"decay_A": 1, "decay_B": m, "decay_Q": n}
             if self.time_homogeneous:
                 decays = {name: h0.new_zeros(*h0.shape[:2], size) for name, size in sizes.items()}
+                a = -torch.sigmoid(own["a"])
             else:
                 decays = {name: softplus(own[name]) for name in sizes}
-            return ModulatedLQR(a=torch.tanh(own["a"]), B=B, Q=Q, Qf=Qf, r_inv=softplus(own["r_inv"]), h0=h0, **decays)
+                a = torch.tanh(own["a"])
+                a = torch.where(a > 0, (GROWTH * decays["decay_A"]).clamp_max(1) * a, a)
+            return ModulatedLQR(a=a, B=B, Q=Q, Qf=Qf, r_inv=softplus(own["r_inv"]), h0=h0, **decays)
 
     def extra_repr(self) -> str:
         n, m = self.sizes

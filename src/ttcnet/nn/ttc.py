@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ttcnet.lqr import ModulatedLQR, Solution, plan, solve
 from ttcnet.lqr.checks import fail
 from ttcnet.lqr.checks import horizon as check_horizon
+from ttcnet.lqr.plan import NAMES
 
 from .context import Context
 
@@ -28,6 +29,7 @@ class TTCLayer(nn.Module):
         action_size: m, the size of a head's action; None means n.
         rank: number of basis matrices that B, and likewise Q, are combined from.
         horizon: steps to look ahead, where a call does not say otherwise.
+        dropout: share of what is added to x that is dropped in training.
         zero_init: start W_out at zero, so that the layer starts as the identity: for pretrained models.
         time_homogeneous: let the problem be the same at every step of the horizon (an ablation of the paper).
         eps: of the norms.
@@ -53,6 +55,7 @@ class TTCLayer(nn.Module):
         action_size: int | None = None,
         rank: int = 16,
         horizon: int = 8,
+        dropout: float = 0.0,
         zero_init: bool = False,
         time_homogeneous: bool = False,
         eps: float = 1e-6,
@@ -65,8 +68,14 @@ class TTCLayer(nn.Module):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 fail(field, "must be an integer of 1 or more", repr(value), f"Pass a size, such as {field}=16.")
         self.width, self.heads, self.state_size, self.action_size = width, heads, state_size, action_size
+        if backend not in NAMES:
+            fail("backend", f"must be one of {', '.join(NAMES)}", repr(backend), "See `ttcnet env`.")
+        if not eps > 0:
+            fail("eps", "must be positive", eps, "Pass a small number, such as 1e-6.")
         self.horizon = check_horizon(horizon)
-        self.zero_init, self.backend = zero_init, backend
+        if not 0 <= dropout < 1:
+            fail("dropout", "must lie in [0, 1)", dropout, "Pass the share to drop, such as 0.1.")
+        self.dropout, self.zero_init, self.backend = dropout, zero_init, backend
         self.norm = nn.RMSNorm(width, eps=eps)
         self.project = nn.Linear(width, heads * state_size, bias=False)
         self.context = Context(heads, state_size, action_size, rank, time_homogeneous)
@@ -104,17 +113,13 @@ class TTCLayer(nn.Module):
             return_plan: also return the plan, for analysis: its actions, states, co-states (..., heads, T or T + 1,
                 size) and cost (..., heads), in float32 and detached.
         """
-        if x.shape[-1] != self.width:
-            remedy = "Build the layer with the width of its tokens."
-            fail("x", f"must have shape (..., {self.width})", tuple(x.shape), remedy)
-        horizon = self.horizon if horizon is None else check_horizon(horizon)
+        horizon = self._steps(x, horizon)
         if horizon == 0:
             if return_plan:
                 fail("horizon", "must be 1 or more to return a plan", 0, "Pass horizon=8, say, or return_plan=False.")
             return x
         problem = self.problem(x)
-        action = plan(problem, horizon, self.backend, check=False)
-        y = x + self._answer(action.flatten(1)).view(x.shape).to(x.dtype)
+        y = x + self._answer(x, problem, horizon)
         if not return_plan:
             return y
         with torch.no_grad():
@@ -128,10 +133,18 @@ class TTCLayer(nn.Module):
         state = self.project(self.norm(x)).reshape(-1, self.heads, self.state_size)
         return self.context(state)
 
-    def _answer(self, action: Tensor) -> Tensor:
+    def _steps(self, x: Tensor, horizon: int | None) -> int:
+        if x.ndim == 0 or x.shape[-1] != self.width:
+            remedy = "Build the layer with the width of its tokens."
+            fail("x", f"must have shape (..., {self.width})", tuple(x.shape), remedy)
+        return self.horizon if horizon is None else check_horizon(horizon)
+
+    def _answer(self, x: Tensor, problem: ModulatedLQR, horizon: int) -> Tensor:
+        action = plan(problem, horizon, self.backend, check=False).flatten(1)
         norm = self.action_norm
         scaled = nn.functional.rms_norm(action, norm.normalized_shape, norm.weight.to(action.dtype), norm.eps)
-        return self.out(scaled.to(self.out.weight.dtype))
+        answer = self.out(scaled.to(self.out.weight.dtype)).view(x.shape).to(x.dtype)
+        return nn.functional.dropout(answer, self.dropout, self.training)
 
     def extra_repr(self) -> str:
         return f"{self.width}, heads={self.heads}, horizon={self.horizon}"

@@ -47,7 +47,9 @@ def store(old: Tensor, new: Tensor) -> Tensor:
     """The new content of a state. Written over the old one, at the same address as CUDA graphs want it, unless a
     gradient is to flow through it."""
     new = new.to(old.dtype)
-    if new.requires_grad or new.shape != old.shape:
+    compiling = torch.compiler.is_compiling()
+    frozen = not compiling and old.is_inference() and not torch.is_inference_mode_enabled()
+    if new.requires_grad or old.requires_grad or frozen or new.shape != old.shape:
         return new
     with torch.no_grad():
         return old.copy_(new)

@@ -1,4 +1,4 @@
-"""The model card that goes with a saved model."""
+"""What goes to the Hub with a model: its card, and the way there."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from huggingface_hub import HfApi
+
 from ttcnet import __version__
 
 if TYPE_CHECKING:
     from .modeling import TTCNetPreTrainedModel
+
+HUB_OPTIONS = ("repo_id", "commit_message", "private", "token", "revision", "create_pr")
 
 
 def write_card(model: TTCNetPreTrainedModel, folder: str | os.PathLike[str]) -> None:
@@ -54,3 +58,22 @@ Made with ttcnet {__version__}, after "Beyond Test-Time Memory: State-Space Opti
 
 To be written by whoever trained it.
 """
+
+
+def upload(
+    folder: str | os.PathLike[str],
+    repo_id: str,
+    commit_message: str | None = None,
+    private: bool | None = None,
+    token: str | bool | None = None,
+    revision: str | None = None,
+    create_pr: bool = False,
+) -> str:
+    """Upload a folder; returns where it is."""
+    api = HfApi(token=token)
+    repository = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+    message = commit_message or "Upload TTC-Net"
+    done = api.upload_folder(
+        repo_id=repository, folder_path=Path(folder), commit_message=message, revision=revision, create_pr=create_pr
+    )
+    return str(done)

@@ -1,0 +1,91 @@
+"""What a TTC-Net is stacked from: a mixer, TTC layers or others in their place, and an MLP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from ttcnet.nn import TTCLayer, mixers
+from ttcnet.nn.mixers import Mixer, State
+
+from .cache import MixerCache
+from .configuration import TTCNetConfig
+from .pattern import TTC, BlockPlan
+
+
+def ttc_layer(config: TTCNetConfig) -> TTCLayer:
+    return TTCLayer(
+        config.hidden_size,
+        heads=config.ttc_heads or config.num_attention_heads,
+        state_size=config.ttc_state_size,
+        action_size=config.ttc_action_size,
+        rank=config.ttc_rank,
+        horizon=config.horizon,
+        dropout=config.dropout,
+        time_homogeneous=config.ttc_time_homogeneous,
+        eps=config.norm_eps,
+    )
+
+
+class Inserted(nn.Module):
+    """A mixer in TTC's place, with its heads and as many parameters; the branch, mixer(norm(x))."""
+
+    def __init__(self, config: TTCNetConfig, kind: str) -> None:
+        super().__init__()
+        heads = config.ttc_heads or config.num_attention_heads
+        options: dict[str, Any] = {"heads": heads, **(config.mixer_options or {}).get(f"+{kind}", {})}
+        if "inner" not in options:
+            with torch.device("meta"):
+                target = sum(parameter.numel() for parameter in ttc_layer(config).parameters())
+            options = mixers.matched(kind, config.hidden_size, target, causal=config.causal, **options)
+        self.norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
+        self.mixer = mixers.build(kind, config.hidden_size, **{"causal": config.causal, **options})
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, state: State | None = None) -> Tensor:
+        return self.mixer(self.norm(x), mask=mask, state=state)
+
+
+class Block(GradientCheckpointingLayer):  # type: ignore[misc, unused-ignore]
+    """x + mixer(norm(x)), then what is inserted, then x + mlp(norm(x))."""
+
+    def __init__(self, config: TTCNetConfig, plan: BlockPlan, first: int) -> None:
+        super().__init__()
+        width, eps = config.hidden_size, config.norm_eps
+        options = {"heads": config.num_attention_heads, **(config.mixer_options or {}).get(plan.mixer, {})}
+        self.first = first  # the number of this block's first mixer in the cache
+        self.dropout = config.dropout
+        self.mixer_norm = nn.RMSNorm(width, eps=eps)
+        self.mixer = mixers.build(plan.mixer, width, causal=config.causal, **options)
+        self.inserted = nn.ModuleList(
+            ttc_layer(config) if kind == TTC else Inserted(config, kind) for kind in plan.inserted
+        )
+        self.mlp_norm = nn.RMSNorm(width, eps=eps)
+        self.mlp = mixers.build("mlp", width, heads=1, inner=config.intermediate_size)
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        horizon: int | None = None,
+        past_key_values: MixerCache | None = None,
+    ) -> Tensor:
+        state = self._state(self.first, self.mixer, x, past_key_values)
+        x = x + self._drop(self.mixer(self.mixer_norm(x), mask=mask, state=state))
+        for place, layer in enumerate(self.inserted, self.first + 1):
+            if isinstance(layer, TTCLayer):
+                x = layer(x, horizon)
+            else:
+                assert isinstance(layer, Inserted)
+                state = self._state(place, layer.mixer, x, past_key_values)
+                x = x + self._drop(layer(x, mask=mask, state=state))
+        return x + self._drop(self.mlp(self.mlp_norm(x)))
+
+    def _state(self, place: int, mixer: Mixer, x: Tensor, cache: MixerCache | None) -> State | None:
+        return None if cache is None else cache.state(place, mixer, x)
+
+    def _drop(self, branch: Tensor) -> Tensor:
+        return F.dropout(branch, self.dropout, self.training)

@@ -128,7 +128,14 @@ def test_parse():
         (lambda: Uniform(0, 3), "min must be 1 or more; got 0"),
         (lambda: Uniform(4, 3), "max must be 4 or more; got 3"),
         (lambda: Fixed(0), "horizon must be 1 or more; got 0"),
-        (lambda: Fixed().load_state_dict({"seed": 1}), r"state must hold the keys draws and seed.*got \['seed'\]"),
+        (
+            lambda: Fixed().load_state_dict({"seed": 1}),
+            r"state must hold the keys draws, sampler and seed.*got \['seed'\]",
+        ),
+        (
+            lambda: Fixed(8).load_state_dict(Fixed(9).state_dict()),
+            r"state must be of a Fixed\(8\); got Fixed\(9\)\. Resume with the sampler of the run",
+        ),
         (lambda: parse("normal:8"), "must be one of pln, uniform, fixed; got 'normal:8'"),
         (lambda: parse("pln:eight"), "must have numbers after the colon"),
         (lambda: parse("fixed:8,9"), "has too many numbers for fixed"),

@@ -10,7 +10,7 @@
 
 A draw depends on the seed and on how many draws came before, and on nothing else. So all processes of a distributed job
 draw the same horizon without talking to each other, and no other use of random numbers shifts the sequence.
-`state_dict()` holds plain integers; a sampler that loads it goes on where the other one stopped.
+`state_dict()` holds integers and a name; a sampler that loads it goes on where the other one stopped.
 """
 
 from __future__ import annotations
@@ -43,17 +43,23 @@ class Sampler(ABC):
         """The horizon of draw number `index`, counted from 0, whatever has been drawn so far."""
         return self._sample(Random(f"{self.seed}/{index}"))
 
-    def state_dict(self) -> dict[str, int]:
-        """Seed and number of draws: all that there is to know, fit for JSON."""
-        return {"seed": self.seed, "draws": self.draws}
+    def state_dict(self) -> dict[str, int | str]:
+        """What it draws from, the seed and the number of draws: all that there is to know, fit for JSON."""
+        return {"sampler": self._kind(), "seed": self.seed, "draws": self.draws}
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on where the sampler that gave `state` stopped."""
+    def load_state_dict(self, state: Mapping[str, int | str]) -> None:
+        """Go on where the sampler that gave `state`, one of the same kind, stopped."""
         remedy = "Pass what state_dict() of a sampler returned."
-        if set(state) != {"seed", "draws"}:
-            fail("state", "must hold the keys draws and seed, and no others", sorted(state), remedy)
+        if set(state) != {"sampler", "seed", "draws"}:
+            fail("state", "must hold the keys draws, sampler and seed, and no others", sorted(state), remedy)
+        if state["sampler"] != self._kind():
+            fail("state", f"must be of a {self._kind()}", state["sampler"], "Resume with the sampler of the run.")
         seed, draws = (_integer(f"state[{key!r}]", state[key], 0, remedy) for key in ("seed", "draws"))
         self.seed, self.draws = seed, draws
+
+    def _kind(self) -> str:
+        """Its name and parameters, without the seed."""
+        return repr(self).replace(f", seed={self.seed}", "")
 
     @abstractmethod
     def _sample(self, random: Random) -> int:

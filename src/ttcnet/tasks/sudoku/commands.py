@@ -124,6 +124,63 @@ def probe_command(
         typer.echo(f"TTC layer {result.layer + 1}, step {result.step}: {100 * result.cells:.1f} % of cells")
 
 
+@app.command("solve")
+def solve_command(
+    puzzle: Annotated[str, typer.Argument(help="81 characters row by row, 0 or . for blanks.")],
+    model: Annotated[Path, typer.Option(help="Folder of a model.")],
+    horizon: Annotated[int | None, typer.Option(help="Steps to look ahead; the model's own if not given.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Solve a puzzle, cell by cell, and say whether it has no or many solutions."""
+    from .grid import draw, parse
+    from .session import moves, verdict
+    from .solver import solutions
+
+    board = _or_exit(lambda: parse(puzzle))
+    warning = verdict(board)
+    typer.echo(warning) if warning else None
+    if "no solution" in warning:
+        raise typer.Exit(1)
+    truth = [answer.tolist() for answer in solutions(board, limit=2)]
+    filled = board.copy()
+    for move in moves(_load(model, device), board, horizon):
+        filled[move.cell] = move.digit
+
+    def style(cell: int, text: str) -> str:
+        if board[cell]:
+            return typer.style(text, bold=True)
+        right = any(answer[cell] == filled[cell] for answer in truth)
+        return typer.style(text, fg="green" if right else "red")
+
+    typer.echo(draw(filled, style=style))
+    solved = filled.tolist() in truth or (len(truth) > 1 and not _clashes(filled))
+    typer.echo("Solved." if solved else "Not solved: red cells are wrong.")
+    raise typer.Exit(0 if solved else 1)
+
+
+@app.command("play")
+def play_command(
+    model: Annotated[Path, typer.Option(help="Folder of a model.")],
+    port: Annotated[int, typer.Option(help="On localhost.")] = 8765,
+    device: Device = "auto",
+) -> None:
+    """Serve a local page: type a puzzle, watch it being solved, drag the horizon."""
+    from .server import serve
+
+    server = _or_exit(lambda: serve(_load(model, device), port))
+    typer.echo(f"Open http://127.0.0.1:{server.server_port} in a browser. Ctrl-C ends.")
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        typer.echo("Ended.")
+
+
+def _clashes(board: Any) -> bool:
+    from .solver import conflicts
+
+    return bool(conflicts(board).any())
+
+
 def _load(folder: Path, device: str) -> Any:
     from torch import nn
 

@@ -1,0 +1,66 @@
+"""A local page to play with a model: type a puzzle, watch it being solved, drag the horizon."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+from .grid import parse
+from .session import moves, plan_values, verdict
+
+if TYPE_CHECKING:
+    from ttcnet.models import TTCNetForCellClassification
+
+PAGE = Path(__file__).with_name("page.html")
+LONGEST = 32
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+
+
+def answer(model: TTCNetForCellClassification, question: dict[str, list[str]]) -> dict[str, Any]:
+    """What /solve says: moves, the exact solver's verdict, and what plans are worth over the horizon."""
+    puzzle = parse(question.get("puzzle", [""])[0])
+    text = question.get("horizon", ["4"])[0]
+    if not text.isdecimal() or int(text) > LONGEST:
+        raise ValueError(f"horizon must be between 0 and {LONGEST}; got {text!r}. Drag the slider.")
+    warning = verdict(puzzle)
+    values = plan_values(model, puzzle, range(1, LONGEST + 1))
+    found = [vars(move) for move in moves(model, puzzle, int(text))] if "contradict" not in warning else []
+    return {"moves": found, "warning": warning, "values": values.tolist()}
+
+
+def serve(model: TTCNetForCellClassification, port: int = 8765) -> ThreadingHTTPServer:
+    """A server bound to localhost, not yet running: call serve_forever()."""
+    lock = Lock()  # one puzzle at a time
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            address = urlsplit(self.path)
+            if address.path == "/":
+                self._send(HTTPStatus.OK, "text/html; charset=utf-8", PAGE.read_bytes())
+            elif address.path == "/solve":
+                try:
+                    with lock:
+                        content: dict[str, Any] = answer(model, parse_qs(address.query))
+                    self._send(HTTPStatus.OK, "application/json", json.dumps(content).encode())
+                except ValueError as error:
+                    self._send(HTTPStatus.BAD_REQUEST, "application/json", json.dumps({"error": str(error)}).encode())
+            else:
+                self._send(HTTPStatus.NOT_FOUND, "text/plain", b"There is only / and /solve.")
+
+        def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Security-Policy", POLICY)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    return ThreadingHTTPServer(("127.0.0.1", port), Handler)

@@ -1,0 +1,72 @@
+"""A model at work on one puzzle, step by step: for the terminal and for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ttcnet.nn import TTCLayer
+
+from .decode import probabilities
+from .grid import Board
+from .solver import conflicts, count
+
+if TYPE_CHECKING:
+    from ttcnet.models import TTCNetForCellClassification
+
+
+@dataclass(frozen=True)
+class Move:
+    """A cell, 0 to 80, the digit that the model put there, and how sure it was."""
+
+    cell: int
+    digit: int
+    confidence: float
+
+
+def moves(model: TTCNetForCellClassification, puzzle: Board, horizon: int | None = None) -> Iterator[Move]:
+    """Fill a puzzle, the surest cell first, one pass of the model a cell."""
+    board = torch.from_numpy(puzzle.astype(np.int64))
+    while (board == 0).any():
+        confidence, digit = probabilities(model, board[None], horizon)[0].cpu().max(-1)
+        cell = int(confidence.masked_fill(board > 0, -1).argmax())
+        board[cell] = digit[cell] + 1
+        yield Move(cell, int(board[cell]), float(confidence[cell]))
+
+
+def verdict(puzzle: Board) -> str:
+    """What an exact solver says of a puzzle before any model sees it; empty if it has one solution."""
+    clash = conflicts(puzzle)
+    if clash.any():
+        places = ", ".join(f"row {cell // 9 + 1} column {cell % 9 + 1}" for cell in np.flatnonzero(clash))
+        return f"This puzzle has no solution: the digits at {places} contradict each other."
+    found = count(puzzle, limit=2)
+    if found == 0:
+        return "This puzzle has no solution."
+    return "This puzzle has more than one solution; the model finds one at best." if found > 1 else ""
+
+
+@torch.inference_mode()
+def plan_values(model: TTCNetForCellClassification, puzzle: Board, horizons: range) -> NDArray[np.float64]:
+    """What the plans of the TTC layers are worth at each horizon, (layers, horizons): minus their cost, the mean over
+    the blank cells and the heads."""
+    blank = torch.from_numpy(puzzle == 0)
+    inputs: list[torch.Tensor] = []
+    layers = [module for module in model.modules() if isinstance(module, TTCLayer)]
+    hooks = [layer.register_forward_pre_hook(lambda _, given: inputs.append(given[0])) for layer in layers]
+    try:
+        model(torch.from_numpy(puzzle.astype(np.int64))[None].to(model.device))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    values = []
+    for layer, x in zip(layers, inputs, strict=True):
+        tokens = x[0][blank.to(x.device)]
+        costs = [layer(tokens, T, return_plan=True)[1].cost.mean().item() for T in horizons] if len(tokens) else []
+        values.append([-cost for cost in costs])
+    return np.array(values)

@@ -1,6 +1,9 @@
 """Training: batches, resuming, decoding."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -196,6 +199,24 @@ def test_bad_feeds(boards):
         Feed(boards, 41, 0, "none", "cpu")
     with pytest.raises(ValueError, match=r"config must hold fields among .*; got \['depth'\]"):
         config_from({"depth": 3})
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(boards, tmp_path):
+    """Started as `accelerate launch` and torchrun start them."""
+    boards.write(tmp_path / "boards.csv")
+    options = ["--steps", "8", "--layers", "2", "--width", "32", "--heads", "2", "--batch", "4", "--lr", "1e-3"]
+    options += ["--data", str(tmp_path / "boards.csv"), "--device", "cpu", "--augmentation", "relabel+reveal"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    weights_of = []
+    for name, start in (("one", [sys.executable]), ("two", launch)):
+        command = [*start, "-m", "ttcnet.cli", "sudoku", "train", *options, "--out", str(tmp_path / name)]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90)
+        assert done.returncode == 0, done.stderr[-2000:]
+        weights_of.append(weights(TTCNetForCellClassification.from_pretrained(tmp_path / name / "model")))
+    for name, value in weights_of[0].items():
+        assert torch.allclose(value, weights_of[1][name], atol=1e-5), name
 
 
 @pytest.mark.gpu

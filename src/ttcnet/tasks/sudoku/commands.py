@@ -35,11 +35,12 @@ def train_command(
     save_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 1000,
     device: Device = "auto",
 ) -> None:
-    """Train a model. Killed runs continue from their last checkpoint when the command is given again."""
+    """Train a model. Killed runs continue from their last checkpoint when the command is given again. On several GPUs:
+    accelerate launch -m ttcnet.cli sudoku train ..."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from .data import read
-    from .training import TrainConfig, train
+    from .training import TrainConfig, is_first, join_job, leave_job, train
 
     config = _or_exit(
         lambda: TrainConfig(
@@ -49,8 +50,9 @@ def train_command(
         )
     )  # fmt: skip
     boards = _or_exit(lambda: read(data))
+    place = join_job(_device(device))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns) as progress, _board(out) as writer:
+    with Progress(*columns, disable=not is_first()) as progress, _board(out if is_first() else None) as writer:
         task = progress.add_task(architecture, total=steps)
 
         def report(trainer: Trainer, news: dict[str, float]) -> None:
@@ -59,8 +61,10 @@ def train_command(
             for name, value in news.items():
                 writer.add_scalar(name, value, trainer.step)
 
-        _or_exit(lambda: train(config, boards, out, _device(device), save_every=save_every, report=report))
-    typer.echo(f"Trained. The model is in {out / 'model'}; evaluate it with: ttcnet sudoku eval {out / 'model'}")
+        _or_exit(lambda: train(config, boards, out, place, save_every=save_every, report=report))
+    leave_job()
+    if is_first():
+        typer.echo(f"Trained. The model is in {out / 'model'}; evaluate it with: ttcnet sudoku eval {out / 'model'}")
 
 
 @app.command("eval")
@@ -211,13 +215,13 @@ def _or_exit(make: Any) -> Any:
         raise typer.Exit(1) from None
 
 
-def _board(folder: Path) -> Any:
-    """TensorBoard's writer, or one that writes nothing where it is not installed."""
+def _board(folder: Path | None) -> Any:
+    """TensorBoard's writer, or one that writes nothing where it is not installed or there is no folder."""
     from contextlib import nullcontext
     from importlib.util import find_spec
     from types import SimpleNamespace
 
-    if find_spec("tensorboard") is None:
+    if folder is None or find_spec("tensorboard") is None:
         return nullcontext(SimpleNamespace(add_scalar=lambda *_: None))
     from torch.utils.tensorboard import SummaryWriter
 

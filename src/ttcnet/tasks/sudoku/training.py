@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from ttcnet.errors import fail
@@ -90,7 +92,7 @@ class Trainer:
     """A run in progress. Its state after a step depends on the configuration and the boards alone.
 
     On a GPU the whole step, optimizer and all, is one CUDA graph, which is replayed on a stream of its own: trainers on
-    one GPU run side by side.
+    one GPU run side by side. In a distributed job every process has a share of each batch, and there is no graph.
     """
 
     def __init__(self, config: TrainConfig, boards: Boards, device: torch.device | str = "cpu") -> None:
@@ -99,7 +101,11 @@ class Trainer:
         self.model = TTCNetForCellClassification(config.model()).train()
         nn.Module.to(self.model, self.device)
         self.average = [p.detach().clone() for p in self.model.parameters()] if config.ema else []
-        on_gpu = self.device.type == "cuda"
+        self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        if config.batch % self.world:
+            remedy = "Pass a multiple, or start fewer processes."
+            fail("batch", f"must be a multiple of the {self.world} processes", config.batch, remedy)
+        on_gpu = self.device.type == "cuda" and self.world == 1
         self.lr = torch.zeros((), device=self.device)
         decayed, others = _split(self.model)
         groups = [dict(params=decayed, weight_decay=config.weight_decay), dict(params=others, weight_decay=0.0)]
@@ -109,7 +115,8 @@ class Trainer:
         self.step = 0
         self.puzzles, self.labels = (x.clone() for x in self.feed.at(0))
         self.sums = torch.zeros(3, device=self.device)  # of loss, right cells, masked cells
-        self.parallel: nn.Module = self.model
+        self.parallel: nn.Module = DistributedDataParallel(self.model) if self.world > 1 else self.model
+        torch.manual_seed(config.seed + 1_000_003 * self.rank)  # of dropout
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stream = torch.cuda.Stream() if on_gpu else None
 
@@ -121,9 +128,12 @@ class Trainer:
         if self._stream is None:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
-            self._compute(puzzles, labels)
+            share = slice(self.rank, None, self.world)
+            self._compute(puzzles[share], labels[share], labels)
         else:
             self._stream.wait_stream(torch.cuda.current_stream())
+            for batch in (puzzles, labels):
+                batch.record_stream(self._stream)  # their memory stays theirs until this stream has read them
             with torch.cuda.stream(self._stream):
                 self.lr.fill_(rate)
                 self.puzzles.copy_(puzzles)
@@ -131,10 +141,14 @@ class Trainer:
                 self._replay()
         self.step += 1
 
-    def _compute(self, puzzles: Tensor, labels: Tensor) -> None:
+    def _compute(self, puzzles: Tensor, labels: Tensor, of_all: Tensor | None = None) -> None:
+        """A step on a batch, or on this process' share of the batch whose labels are `of_all`."""
         with torch.autocast(self.device.type, torch.bfloat16, self.device.type == "cuda", cache_enabled=False):
             output = self.parallel(puzzles, labels=labels)
-        output.loss.backward()
+        loss = output.loss
+        if of_all is not None and self.world > 1:  # the mean over processes is then that over all cells
+            loss = loss * (labels >= 0).sum() * self.world / (of_all >= 0).sum().clamp_min(1)
+        loss.backward()
         clip_grad_norm_(self.model.parameters(), self.config.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=self._stream is None)
@@ -246,6 +260,8 @@ def train(
     kept = folder / "checkpoint.safetensors"
     if kept.exists():
         trainer.load(kept)
+    if trainer.rank:
+        return _follow(trainer)
     write_json(folder / "config.json", asdict(config))
     log = folder / "log.jsonl"
     _cut(log, trainer.step)
@@ -265,6 +281,35 @@ def train(
     model = trainer.trained_model()
     model.save_pretrained(folder / "model")
     return model
+
+
+def _follow(trainer: Trainer) -> TTCNetForCellClassification:
+    """What processes other than the first do: train, and leave files alone."""
+    while trainer.step < trainer.config.steps:
+        trainer.advance()
+    return trainer.trained_model()
+
+
+def join_job(device: str) -> str:
+    """Join the distributed job that `accelerate launch` or `torchrun` started, if any. Returns this process' device."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return device
+    on_gpu = device.startswith("cuda")
+    if on_gpu:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if on_gpu else "gloo")
+    return f"cuda:{torch.cuda.current_device()}" if on_gpu else device
+
+
+def leave_job() -> None:
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def is_first() -> bool:
+    """Whether this is the process that writes files and shows progress."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -43,7 +43,6 @@ def run(launch, device, arguments):
     shared = launch.shared_bytes // (8 if dict(launch.defines)["real"] == "double" else 4)
     assert shared <= 2**20, "more shared memory than the emulator has"
     values = [0 if x is None else x if isinstance(x, int) else x.data_ptr() for x in arguments]
-    found = library.emulate(
-        launch.kernel.encode(), ctypes.c_uint(launch.blocks), (ctypes.c_ulonglong * len(values))(*values)
-    )
+    sizes = ctypes.c_uint(launch.blocks), ctypes.c_uint(shared)
+    found = library.emulate(launch.kernel.encode(), *sizes, (ctypes.c_ulonglong * len(values))(*values))
     assert found, f"{launch.source} has no kernel {launch.kernel}"

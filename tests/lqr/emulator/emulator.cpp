@@ -84,7 +84,7 @@ static void fiber() {
     swapcontext(&fibers[threadIdx.x], &scheduler);
 }
 
-static void run(unsigned blocks, std::function<void()> body) {
+static void run(unsigned blocks, unsigned shared, std::function<void()> body) {
     kernel = body;
     for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
         for (auto &value : memory) value = NAN;
@@ -112,6 +112,11 @@ static void run(unsigned blocks, std::function<void()> body) {
             }
             first_round = false;
         }
+        for (unsigned k = shared; k < sizeof(memory) / sizeof(real); ++k)
+            if (!std::isnan(memory[k])) {
+                std::fprintf(stderr, "wrote past the %u numbers of shared memory that it asked for\n", shared);
+                std::abort();
+            }
     }
 }
 
@@ -128,13 +133,13 @@ static void call(void (*kernel)(Types...), const unsigned long long *arguments, 
 }
 
 template <typename... Types>
-static void launch(void (*kernel)(Types...), unsigned blocks, const unsigned long long *arguments) {
-    run(blocks, [=] { call(kernel, arguments, std::index_sequence_for<Types...>()); });
+static void launch(void (*kernel)(Types...), unsigned blocks, unsigned shared, const unsigned long long *arguments) {
+    run(blocks, shared, [=] { call(kernel, arguments, std::index_sequence_for<Types...>()); });
 }
 
 // KERNELS is TRY(name) for each kernel of the source.
-#define TRY(name) if (!std::strcmp(wanted, #name)) return launch(name, blocks, arguments), true;
-extern "C" bool emulate(const char *wanted, unsigned blocks, const unsigned long long *arguments) {
+#define TRY(name) if (!std::strcmp(wanted, #name)) return launch(name, blocks, shared, arguments), true;
+extern "C" bool emulate(const char *wanted, unsigned blocks, unsigned shared, const unsigned long long *arguments) {
     KERNELS
     return false;
 }

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from ..problem import Family
 from . import fused
-from .fused import LARGEST, checkpoints
+from .fused import checkpoints
+from .launch import LARGEST
 from .nvrtc import run, why_not
 
 __all__ = ["LARGEST", "backward", "checkpoints", "forward", "why_not"]

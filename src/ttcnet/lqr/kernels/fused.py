@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -14,26 +13,7 @@ import torch
 from torch import Tensor
 
 from ..problem import Family
-
-SIZES = (4, 8, 16, 32, 64)
-LARGEST = SIZES[-1]
-
-
-@dataclass(frozen=True, eq=False)  # each is made once and then known by its identity, which is quick to look up
-class Launch:
-    """A kernel of a file beside this one and how to start it: `defines` go to the compiler, `shared_bytes` is dynamic
-    shared memory, `summed` the heads whose gradients it adds up."""
-
-    source: str
-    kernel: str
-    defines: tuple[tuple[str, str], ...]
-    blocks: int
-    threads: int
-    shared_bytes: int
-    summed: int = 1
-
-
-Run = Callable[[Launch, torch.device, list[int | Tensor | None]], None]
+from .launch import Kind, Launch, Run, arguments, kind_of, launch, padded
 
 
 def forward(family: Family, horizon: int, keep: bool, run: Run) -> tuple[Tensor, Tensor]:
@@ -55,20 +35,20 @@ def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: 
     """The gradients of all fields, given the gradient g of the first actions. Those of a shared B or Q have a dimension
     more, after the tokens, and are still to be summed over it."""
     rhythm = _rhythm(family, horizon)
-    launch = _launch("plan_backward", family)
+    chosen = _launch("plan_backward", family)
     tokens, heads, n = family.a.shape
     grads = [torch.empty_like(x) for x in family]
     for k, x in ((1, family.B), (2, family.Q)):
         if x.ndim == 3:  # shared by the heads of a token
-            grads[k] = x.new_empty(x.shape[0], heads // launch.summed, *x.shape[1:])
+            grads[k] = x.new_empty(x.shape[0], heads // chosen.summed, *x.shape[1:])
     if not g.numel():
         return grads
     if rhythm.at_once:
-        _advance(family, horizon, 0, horizon, None, checkpoints, g, None, grads, launch, run)
+        _advance(family, horizon, 0, horizon, None, checkpoints, g, None, grads, chosen, run)
         return grads
 
-    problems, size = tokens * heads, _padded(n) ** 2
-    state = g.new_empty(problems * 2 * _padded(n))
+    problems, size = tokens * heads, padded(n) ** 2
+    state = g.new_empty(problems * 2 * padded(n))
     kept = g.new_empty(rhythm.kept * problems * (size + 1))
     points = g.new_empty(rhythm.inner_points, problems * size)
     outer = checkpoints.view(rhythm.points, problems * size)
@@ -81,14 +61,14 @@ def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: 
             high = min(low + rhythm.kept, top)
             start = end if high == top else points[(high - bottom) // rhythm.kept - 1]
             _absorb(family, horizon, low, high, start, 0, None, kept, None, run)
-            _advance(family, horizon, low, high, start, kept, g, state, grads, launch, run)
+            _advance(family, horizon, low, high, start, kept, g, state, grads, chosen, run)
     return grads
 
 
 def checkpoints(family: Family, horizon: int) -> tuple[int, ...]:
     """The shape of what `forward` keeps for `backward`: P° and its lost digits of every step, or some P."""
     tokens, heads, n = family.a.shape
-    rhythm, size = _rhythm(family, horizon), _padded(n) ** 2
+    rhythm, size = _rhythm(family, horizon), padded(n) ** 2
     return (tokens * heads * (horizon * (size + 1) if rhythm.at_once else rhythm.points * size),)
 
 
@@ -126,15 +106,7 @@ def rhythm(horizon: int, kept: int) -> Rhythm:
 
 
 def _rhythm(family: Family, horizon: int) -> Rhythm:
-    return rhythm(horizon, {64: 4, 32: 8}.get(_padded(family.a.shape[-1]), 16))
-
-
-_PADDED = tuple(next(known for known in SIZES if known >= size) for size in range(LARGEST + 1))
-
-
-def _padded(size: int) -> int:
-    """The size that the kernels are compiled for."""
-    return _PADDED[int(size)]  # int: torch.compile may have a symbol there
+    return rhythm(horizon, {64: 4, 32: 8}.get(padded(family.a.shape[-1]), 16))
 
 
 def _absorb(
@@ -151,7 +123,7 @@ def _absorb(
 ) -> None:
     """Backward in time from P at step `top`. See plan_forward.cu."""
     where = [bottom, top, end, every, points, *_parts(family, kept, top - bottom), u]
-    run(_launch("plan_forward", family), family.a.device, [*_arguments(family, horizon), *where])
+    run(_launch("plan_forward", family), family.a.device, [*arguments(family, horizon), *where])
 
 
 def _advance(
@@ -164,12 +136,12 @@ def _advance(
     g: Tensor,
     state: Tensor | None,
     grads: list[Tensor],
-    launch: Launch,
+    chosen: Launch,
     run: Run,
 ) -> None:
     """Forward in time from step `bottom`, gradients added up. See plan_backward.cu."""
     where = [bottom, top, end, *_parts(family, kept, top - bottom), g, state, *grads]
-    run(launch, family.a.device, [*_arguments(family, horizon), *where])
+    run(chosen, family.a.device, [*arguments(family, horizon), *where])
 
 
 def _parts(family: Family, kept: Tensor | None, steps: int) -> tuple[Tensor | None, Tensor | None]:
@@ -177,12 +149,7 @@ def _parts(family: Family, kept: Tensor | None, steps: int) -> tuple[Tensor | No
     if kept is None:
         return None, None
     tokens, heads, n = family.a.shape
-    return kept, kept[steps * tokens * heads * _padded(n) ** 2 :]
-
-
-def _arguments(family: Family, horizon: int) -> list[int | Tensor | None]:
-    tokens, heads, n = family.a.shape
-    return [*family, tokens * heads, heads, n, family.r_inv.shape[-1], horizon]
+    return kept, kept[steps * tokens * heads * padded(n) ** 2 :]
 
 
 def _lanes(problems: int, N: int, backward: bool) -> tuple[int, int, int]:
@@ -200,46 +167,14 @@ def _lanes(problems: int, N: int, backward: bool) -> tuple[int, int, int]:
 
 
 def _launch(kernel: str, family: Family) -> Launch:
-    tokens, heads, n = family.a.shape
-    shared = family.B.ndim == 3, family.Q.ndim == 3
-    one_decay_A = family.decay_A.shape[-1] == 1
-    return _shaped(kernel, tokens * heads, heads, n, family.r_inv.shape[-1], *shared, one_decay_A, family.a.dtype)
+    return _shaped(kernel, kind_of(family))
 
 
 @cache
-def _shaped(
-    kernel: str,
-    problems: int,
-    heads: int,
-    n: int,
-    m: int,
-    shared_B: bool,
-    shared_Q: bool,
-    one_decay_A: bool,
-    dtype: torch.dtype,
-) -> Launch:
-    N, M = _padded(n), _padded(m)
-    lanes, threads, resident = _lanes(problems, N, kernel == "plan_backward")
-    groups = threads // lanes
-    tokens = min(groups, (groups - 1) // heads + 2)
-    widest = max(N, M)
+def _shaped(kernel: str, kind: Kind) -> Launch:
+    N, M = padded(kind.n), padded(kind.m)
+    lanes = _lanes(kind.problems, N, kernel == "plan_backward")
+    groups, widest = lanes[1] // lanes[0], max(N, M)
     of_group = (6 * (widest + 4) + 31) // 32 * 32 + 4 + N * widest + 16  # EXCHANGE and ROOM
-    scalars = (
-        groups * of_group + (tokens if shared_B else groups) * M * (N + 4) + (tokens if shared_Q else groups) * N * N
-    )
-    summed = groups if heads % groups == 0 else 1
-    defines = {
-        "N": N,
-        "M": M,
-        "LANES": lanes,
-        "THREADS": threads,
-        "BLOCKS": resident,
-        "SHARED_B": int(shared_B),
-        "SHARED_Q": int(shared_Q),
-        "ONE_DECAY_A": int(one_decay_A),
-        "SUMMED": summed,
-        "real": "double" if dtype == torch.float64 else "float",
-    }
-    text = tuple((name, str(value)) for name, value in defines.items())
-    blocks = math.ceil(problems / groups)
-    return Launch(f"{kernel}.cu", kernel, text, blocks, threads, scalars * dtype.itemsize, summed)
+    summed = groups if kind.heads % groups == 0 else 1
+    return launch(f"{kernel}.cu", kernel, kind, lanes, of_group, M * (N + 4), N * N, summed)

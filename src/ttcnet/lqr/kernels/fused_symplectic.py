@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..problem import Family
-from .fused import Launch, Run, _padded
+from .launch import Kind, Launch, Run, arguments, kind_of, launch, padded
 
 
 def forward(family: Family, horizon: int, keep: bool, run: Run) -> tuple[Tensor, Tensor]:
@@ -22,7 +22,7 @@ def forward(family: Family, horizon: int, keep: bool, run: Run) -> tuple[Tensor,
     kept = u.new_empty(checkpoints(family, horizon) if keep else 0)
     if u.numel():
         target = kept if kept.numel() else None
-        run(_launch("symplectic_forward", family), u.device, [*_arguments(family, horizon), u, target])
+        run(_launch("symplectic_forward", family), u.device, [*arguments(family, horizon), u, target])
     return u, kept
 
 
@@ -33,8 +33,8 @@ def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: 
         if x.ndim == 3:  # shared by the heads of a token
             grads[k] = x.new_empty(x.shape[0], family.a.shape[1], *x.shape[1:])
     if g.numel():
-        arguments = [*_arguments(family, horizon), g, checkpoints, *grads]
-        run(_launch("symplectic_backward", family), g.device, arguments)
+        given = [*arguments(family, horizon), g, checkpoints, *grads]
+        run(_launch("symplectic_backward", family), g.device, given)
     return grads
 
 
@@ -42,11 +42,6 @@ def checkpoints(family: Family, horizon: int) -> tuple[int, ...]:
     """The shape of what `forward` keeps for `backward`: K, n x m, and λ_0 of every problem, whatever the horizon."""
     tokens, heads, n = family.a.shape
     return (tokens * heads * n * (family.r_inv.shape[-1] + 1),)
-
-
-def _arguments(family: Family, horizon: int) -> list[int | Tensor | None]:
-    tokens, heads, n = family.a.shape
-    return [*family, tokens * heads, heads, n, family.r_inv.shape[-1], horizon]
 
 
 def _lanes(problems: int, N: int, double: bool, backward: bool) -> tuple[int, int, int]:
@@ -65,47 +60,16 @@ def _lanes(problems: int, N: int, double: bool, backward: bool) -> tuple[int, in
 
 
 def _launch(kernel: str, family: Family) -> Launch:
-    tokens, heads, n = family.a.shape
-    shared = family.B.ndim == 3, family.Q.ndim == 3
-    one_decay_A = family.decay_A.shape[-1] == 1
-    return _shaped(kernel, tokens * heads, heads, n, family.r_inv.shape[-1], *shared, one_decay_A, family.a.dtype)
+    return _shaped(kernel, kind_of(family))
 
 
 @cache
-def _shaped(
-    kernel: str,
-    problems: int,
-    heads: int,
-    n: int,
-    m: int,
-    shared_B: bool,
-    shared_Q: bool,
-    one_decay_A: bool,
-    dtype: torch.dtype,
-) -> Launch:
+def _shaped(kernel: str, kind: Kind) -> Launch:
     backward = kernel == "symplectic_backward"
-    N, M = _padded(n), _padded(m)
-    lanes, threads, resident = _lanes(problems, N, dtype == torch.float64, backward)
-    groups = threads // lanes
-    tokens = min(groups, (groups - 1) // heads + 2)
+    N, M = padded(kind.n), padded(kind.m)
+    lanes = _lanes(kind.problems, N, kind.dtype == torch.float64, backward)
     # EXCHANGE, ROOM, BT_SIZE, B_SIZE and Q_SIZE of symplectic.cuh
     widest = max(N, M)
-    exchange = (2 * max(3 * N + M, 2 * widest) + 31) // 32 * 32 + 4
-    room = N * widest + 16
-    of_B = lanes * math.ceil(M / lanes) * N + 4 + (N * M + 4 if backward else 0)
-    of_Q = N * N + 4
-    scalars = groups * (exchange + room) + (tokens if shared_B else groups) * of_B
-    scalars += (tokens if shared_Q else groups) * of_Q
-    defines = {
-        "N": N,
-        "M": M,
-        "LANES": lanes,
-        "THREADS": threads,
-        "BLOCKS": resident,
-        "SHARED_B": int(shared_B),
-        "SHARED_Q": int(shared_Q),
-        "ONE_DECAY_A": int(one_decay_A),
-        "real": "double" if dtype == torch.float64 else "float",
-    }
-    text = tuple((name, str(value)) for name, value in defines.items())
-    return Launch("symplectic.cu", kernel, text, math.ceil(problems / groups), threads, scalars * dtype.itemsize)
+    of_group = (2 * max(3 * N + M, 2 * widest) + 31) // 32 * 32 + 4 + N * widest + 16
+    of_B = lanes[0] * math.ceil(M / lanes[0]) * N + 4 + (N * M + 4 if backward else 0)
+    return launch("symplectic.cu", kernel, kind, lanes, of_group, of_B, N * N + 4)

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .fused import Launch
+from .launch import Launch
 
 FOLDER = Path(__file__).parent
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT

@@ -118,7 +118,6 @@ def test_both_passes_in_a_cuda_graph(horizon):
         assert torch.equal(captured[name], x), name
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:DeprecationWarning")  # torch's compiler to itself
 def test_compiled_whole():
     family = cast(draw("trained", tokens=8, heads=16), torch.float32, "cuda")
     g = weights(family).cuda().float()

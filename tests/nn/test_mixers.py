@@ -226,7 +226,8 @@ def test_autocast(kind, options, causal):
     with torch.autocast("cpu", torch.bfloat16):
         y = mixer(x, mask=mask)
     assert y.dtype == torch.bfloat16
-    assert (y.float() - exact).abs().max() < 0.05 * exact.abs().max()
+    # in norm: single tokens of MesaNet, whose keys are nearly dependent, magnify the rounding of their keys
+    assert (y.float() - exact).norm() < 0.03 * exact.norm()
     y.float().sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in mixer.parameters())
 

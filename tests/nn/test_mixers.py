@@ -226,8 +226,11 @@ def test_autocast(kind, options, causal):
     with torch.autocast("cpu", torch.bfloat16):
         y = mixer(x, mask=mask)
     assert y.dtype == torch.bfloat16
-    # in norm: single tokens of MesaNet, whose keys are nearly dependent, magnify the rounding of their keys
     assert (y.float() - exact).norm() < 0.03 * exact.norm()
+    # A token of MesaNet may magnify the rounding of its input: with torch 2.11's draw the first one moves by 19 % of the
+    # largest entry when the tokens alone are rounded and all else is float64.
+    if kind != "mesanet":
+        assert (y.float() - exact).abs().max() < 0.05 * exact.abs().max()
     y.float().sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in mixer.parameters())
 

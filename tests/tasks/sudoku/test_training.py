@@ -19,6 +19,10 @@ from ttcnet.tasks.sudoku.training import ARCHITECTURES, TrainConfig, Trainer, co
 TINY = TrainConfig(steps=6, batch=4, layers=2, width=32, heads=2, dropout=0.1, augmentation="relabel+reveal")
 
 
+class KilledError(Exception):
+    """Ends a run from within, as a signal would."""
+
+
 @pytest.fixture(scope="module")
 def boards():
     return generate(40, givens=(30, 34), seed=0)
@@ -30,9 +34,6 @@ def weights(model):
 
 def test_a_killed_run_ends_at_the_same_weights(boards, tmp_path):
     whole = train(TINY, boards, tmp_path / "whole", every=2, save_every=2)
-
-    class KilledError(Exception):
-        pass
 
     def kill(trainer, _):
         if trainer.step == 4:
@@ -224,9 +225,6 @@ def test_on_a_gpu_a_captured_step_is_the_step(boards, tmp_path):
     """A killed and resumed run ends at the same weights there too, and near those of the CPU."""
     config = replace(TINY, dropout=0.0, steps=8)
     whole = train(config, boards, tmp_path / "whole", "cuda", every=4, save_every=4)
-
-    class KilledError(Exception):
-        pass
 
     def kill(trainer, _):
         if trainer.step == 8:

@@ -227,8 +227,8 @@ def test_autocast(kind, options, causal):
         y = mixer(x, mask=mask)
     assert y.dtype == torch.bfloat16
     assert (y.float() - exact).norm() < 0.03 * exact.norm()
-    # A token of MesaNet may magnify the rounding of its input: with torch 2.11's draw the first one moves by 19 % of the
-    # largest entry when the tokens alone are rounded and all else is float64.
+    # A token of MesaNet may magnify the rounding of its input: with torch 2.11's draw one moves by 19 % of the largest
+    # entry when the tokens alone are rounded and all else is float64.
     if kind != "mesanet":
         assert (y.float() - exact).abs().max() < 0.05 * exact.abs().max()
     y.float().sum().backward()

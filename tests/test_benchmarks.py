@@ -1,6 +1,7 @@
 """The benchmark command measures what it says and writes down where."""
 
 import csv
+import json
 import math
 from dataclasses import replace
 from importlib.util import find_spec
@@ -19,6 +20,7 @@ from benchmarks.measure import Outcome, Point, measure_here
 from benchmarks.providers import PROVIDERS, why_not
 from benchmarks.regimes import draw
 from benchmarks.results import line, parse, read, stamp, write
+from benchmarks.sudoku import sudoku_table
 from benchmarks.sweeps import SWEEPS, History, expand
 from benchmarks.tables import update
 
@@ -261,3 +263,36 @@ def test_tables_are_views_of_one_file(swept):
     write([row for row in read(swept / "lqr-gpu.csv") if row["sweep"] != "llm"], swept / "lqr-gpu.csv")
     with pytest.raises(ValueError, match="must have lines of the sweep 'llm'"):
         update(document, swept, write=False)
+
+
+def runs(folder, **changes):
+    """Two made-up runs of an architecture."""
+    for seed, rate in ((0, 0.5), (1, 0.7)):
+        run = folder / f"ttc-{seed}"
+        run.mkdir(parents=True)
+        config = dict(
+            architecture="ttc", steps=10, batch=4, lr=1.0, dropout=0.0, augmentation="none", layers=2, width=8
+        )
+        (run / "config.json").write_text(json.dumps(config | (changes if seed else {})))
+        score = dict(rate=rate, low=rate - 0.1, high=rate + 0.1, right=1, total=1000)
+        results = [dict(mode=mode, boards=score, cells=score) for mode in ("single", "multi")]
+        facts = dict(
+            machine={"gpu": "a GPU"}, versions={"torch": "2"}, commit="abc", command="python -m recipes.sudoku"
+        )
+        (run / "metrics.json").write_text(json.dumps(dict(run=f"ttc-{seed}", results=results) | facts))
+
+
+def test_the_sudoku_table_has_means_ranges_and_the_papers_figures(tmp_path):
+    runs(tmp_path)
+    text = sudoku_table(tmp_path)
+    assert "| TTC-Net | 2 | 60.0 (50.0 to 70.0) |" in text
+    assert "| *TTC-Net, paper* | | 61.3 | 90.2 | 93.4 | 97.3 |" in text
+    assert "10 steps of 4 boards" in text
+
+
+def test_the_sudoku_table_refuses_runs_that_cannot_be_compared(tmp_path):
+    runs(tmp_path, steps=20)
+    with pytest.raises(ValueError, match="ttc-1 must share steps"):
+        sudoku_table(tmp_path)
+    with pytest.raises(ValueError, match="must hold runs; it has none"):
+        sudoku_table(tmp_path / "nowhere")

@@ -221,6 +221,7 @@ def test_two_processes_train_as_one(boards, tmp_path):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler, to itself
 def test_on_a_gpu_a_captured_step_is_the_step(boards, tmp_path):
     """A killed and resumed run ends at the same weights there too, and near those of the CPU."""
     config = replace(TINY, dropout=0.0, steps=8)

@@ -6,7 +6,8 @@
     count("53..7....6..195...", limit=2)          # 0, 1 or "2 or more" solutions
     puzzles, solutions = augment(boards.puzzles, boards.solutions, numpy_generator)
     print(score(predictions, puzzles, solutions).table())
-    solve(model, ["53..7....6..195..."])           # by a trained model: strings in, strings out
+    model = pretrained()                          # a trained model, which comes with the package
+    solve(model, ["53..7....6..195..."])          # strings in, strings out
 
 Importing this module imports neither torch nor numba: the solver is compiled at its first use and kept on disk, and
 torch is needed only by what works on tensors.
@@ -33,6 +34,7 @@ __all__ = [
     "format",
     "generate",
     "parse",
+    "pretrained",
     "read",
     "reveal",
     "score",
@@ -42,6 +44,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .decode import solve
+    from .shipped import pretrained
 
 
 def __getattr__(name: str) -> Any:
@@ -49,4 +52,8 @@ def __getattr__(name: str) -> Any:
         from .decode import solve
 
         return solve
+    if name == "pretrained":
+        from .shipped import pretrained
+
+        return pretrained
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .training import Trainer
 
 app = typer.Typer(help="Sudoku: train, evaluate and use models.", no_args_is_help=True, pretty_exceptions_enable=False)
+Model = Annotated[Path | None, typer.Option(help="Folder of a model; the one that comes with ttcnet if not given.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU if there is one.")]
 
 
@@ -69,8 +70,10 @@ def train_command(
 
 @app.command("eval")
 def eval_command(
-    model: Annotated[Path, typer.Argument(help="Folder of a model.")],
     data: Annotated[Path, typer.Option(help="CSV of puzzle,solution, plain or gzip.")],
+    model: Annotated[
+        Path | None, typer.Argument(help="Folder of a model; the one that comes with ttcnet if not given.")
+    ] = None,
     mode: Annotated[list[str] | None, typer.Option(help="single (one pass) or multi (cell by cell); both.")] = None,
     horizon: Annotated[list[int] | None, typer.Option(help="Steps to look ahead; repeat for a sweep.")] = None,
     limit: Annotated[int | None, typer.Option(help="Boards to take from the file; all if not given.")] = None,
@@ -105,15 +108,18 @@ def eval_command(
                 typer.echo(scores.table())
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        where = {"model": str(model), "data": data.name, "boards": len(boards)}
+        where = {"model": "shipped" if model is None else str(model), "data": data.name, "boards": len(boards)}
         write_json(out, where | {"results": results, "machine": machine(), "versions": versions(), "commit": commit()})
 
 
 @app.command("probe")
 def probe_command(
-    model: Annotated[Path, typer.Argument(help="Folder of a model with TTC layers.")],
     train: Annotated[Path, typer.Option(help="CSV of puzzle,solution to fit the probes on.")],
     test: Annotated[Path, typer.Option(help="CSV of puzzle,solution to judge them on.")],
+    model: Annotated[
+        Path | None,
+        typer.Argument(help="Folder of a model with TTC layers; the one that comes with ttcnet if not given."),
+    ] = None,
     step: Annotated[list[int] | None, typer.Option(help="Planning steps; 0, 2, 4 and 8 if not given.")] = None,
     limit: Annotated[int, typer.Option(help="Boards of each file to take.")] = 1000,
     device: Device = "auto",
@@ -131,7 +137,7 @@ def probe_command(
 @app.command("solve")
 def solve_command(
     puzzle: Annotated[str, typer.Argument(help="81 characters row by row, 0 or . for blanks.")],
-    model: Annotated[Path, typer.Option(help="Folder of a model.")],
+    model: Model = None,
     horizon: Annotated[int | None, typer.Option(help="Steps to look ahead; the model's own if not given.")] = None,
     device: Device = "auto",
 ) -> None:
@@ -162,9 +168,43 @@ def solve_command(
     raise typer.Exit(0 if solved else 1)
 
 
+@app.command("demo")
+def demo_command(
+    givens: Annotated[list[int] | None, typer.Option(help="Givens of each puzzle to watch; repeat for more.")] = None,
+    boards: Annotated[int, typer.Option(min=1, help="Boards in the table by horizon.")] = 50,
+    seed: Annotated[int, typer.Option(help="Of the puzzles, which are made on the spot.")] = 0,
+    picture: Annotated[Path, typer.Option(help="Where to save the picture.")] = Path("demo/sudoku.png"),
+    model: Model = None,
+    device: Device = "auto",
+) -> None:
+    """Watch puzzles being solved, see what the horizon does, keep a picture."""
+    from rich.console import Console
+
+    from . import demo
+    from .generator import generate
+
+    console = Console()
+    puzzles = _or_exit(
+        lambda: [generate(1, givens=(n, n), seed=seed + k) for k, n in enumerate(givens or (34, 30, 26))]
+    )
+    with console.status("Loading the model ..."):
+        net = _load(model, device)
+    games = []
+    for each in puzzles:
+        console.print()
+        games.append(demo.watch(net, each.puzzles[0], each.solutions[0], console))
+    console.print()
+    with console.status(f"{boards} boards at each of {len(demo.HORIZONS)} horizons ..."):
+        judged = generate(boards, givens=(24, 30), seed=seed)
+        found = demo.by_horizon(net, judged)
+    console.print(demo.table(found, judged))
+    _or_exit(lambda: demo.picture(games, found, picture))
+    console.print(f"The picture is in {picture}. Next: ttcnet sudoku play", highlight=False)
+
+
 @app.command("play")
 def play_command(
-    model: Annotated[Path, typer.Option(help="Folder of a model.")],
+    model: Model = None,
     port: Annotated[int, typer.Option(help="On localhost.")] = 8765,
     device: Device = "auto",
 ) -> None:
@@ -185,11 +225,16 @@ def _clashes(board: Any) -> bool:
     return bool(conflicts(board).any())
 
 
-def _load(folder: Path, device: str) -> Any:
+def _load(folder: Path | None, device: str) -> Any:
+    """The model in a folder, or the shipped one."""
     from torch import nn
 
     from ttcnet.models import TTCNetForCellClassification
 
+    from .shipped import pretrained
+
+    if folder is None:
+        return pretrained(_device(device))
     if not (folder / "config.json").exists():
         raise typer.BadParameter(f"{folder} holds no model. Pass the folder that `ttcnet sudoku train` named.")
     model = TTCNetForCellClassification.from_pretrained(folder)

@@ -1,0 +1,32 @@
+"""The model that comes with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+if TYPE_CHECKING:
+    from ttcnet.models import TTCNetForCellClassification
+
+FOLDER = Path(__file__).parent / "model"
+
+
+def pretrained(device: torch.device | str = "cpu") -> TTCNetForCellClassification:
+    """A trained TTC-Net for Sudoku, ready to use: its card, model/README.md beside this file, says how good it is.
+
+    >>> from ttcnet.tasks import sudoku
+    >>> model = sudoku.pretrained()
+    >>> sudoku.solve(model, ["530070000600195000098000060800060003400803001700020006060000280000419005000080079"])
+    ['534678912672195348198342567859761423426853791713924856961537284287419635345286179']
+    """
+    from ttcnet.models import TTCNetConfig, TTCNetForCellClassification
+
+    with torch.random.fork_rng(devices=[]):  # building a model draws weights: leave the caller's random numbers alone
+        model = TTCNetForCellClassification(TTCNetConfig.from_pretrained(FOLDER))
+    nn.Module.to(model, torch.float32)
+    model.load_state_dict(load_file(FOLDER / "model.safetensors"))
+    return nn.Module.to(model, device).eval()

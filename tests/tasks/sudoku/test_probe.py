@@ -43,8 +43,8 @@ def test_a_probe_finds_what_is_there_and_nothing_else():
 
 
 def test_probes_of_every_layer_and_step():
-    results = probe(model(), generate(6, seed=1), generate(4, seed=2), steps=(0, 3), iterations=10)
+    results = list(probe(model(), generate(6, seed=1), generate(4, seed=2), steps=(0, 3), iterations=10))
     assert [(result.layer, result.step) for result in results] == [(0, 0), (0, 3)]
     assert all(0 <= result.cells <= 1 for result in results)
     with pytest.raises(ValueError, match="model must have a TTC layer"):
-        probe(model("transformer"), generate(2, seed=1), generate(2, seed=2))
+        list(probe(model("transformer"), generate(2, seed=1), generate(2, seed=2)))

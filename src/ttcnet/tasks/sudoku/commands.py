@@ -130,7 +130,9 @@ def probe_command(
 
     learnt, held_out = (_or_exit(lambda path=path: read(path))[:limit] for path in (train, test))
     net = _load(model, device)
-    for result in _or_exit(lambda: probe(net, learnt, held_out, tuple(step or STEPS))):
+    typer.echo(f"Probing {len(learnt):,} boards, judging on {len(held_out):,} ...", err=True)
+    probes = probe(net, learnt, held_out, tuple(step or STEPS))
+    while (result := _or_exit(lambda: next(probes, None))) is not None:
         typer.echo(f"TTC layer {result.layer + 1}, step {result.step}: {100 * result.cells:.1f} % of cells")
 
 

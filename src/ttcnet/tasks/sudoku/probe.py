@@ -3,6 +3,7 @@ pass through, step by step of its plan."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,19 +37,17 @@ def probe(
     test: Boards,
     steps: tuple[int, ...] = STEPS,
     iterations: int = 300,
-) -> list[Probe]:
-    """Fit a probe for every TTC layer and every planning step on `train`, and judge it on `test`."""
+) -> Iterator[Probe]:
+    """Fit a probe for every TTC layer and every planning step on `train`, and judge it on `test`; one after the other,
+    as they are asked for."""
     layers = [module for module in model.modules() if isinstance(module, TTCLayer)]
     if not layers:
         fail("model", "must have a TTC layer", model.config.mixer, "Probe a model of the architecture ttc.")
     learnt, held_out = planned_states(model, train, steps), planned_states(model, test, steps)
-    results = []
     for layer in range(len(layers)):
         for place, step in enumerate(steps):
             fitted, judged = ((states[layer][:, place], labels) for states, labels in (learnt, held_out))
-            cells = _accuracy(fitted, judged, iterations)
-            results.append(Probe(layer, step, cells))
-    return results
+            yield Probe(layer, step, _accuracy(fitted, judged, iterations))
 
 
 @torch.no_grad()

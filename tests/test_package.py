@@ -18,7 +18,7 @@ from ttcnet.extras import require
 SOURCE = Path(ttcnet.__file__).parent
 # imports may point to the same row or to an earlier one
 ROWS = [
-    {"errors", "extras"},
+    {"errors", "extras", "files"},
     {"lqr"},
     {"environment"},
     {"nn"},

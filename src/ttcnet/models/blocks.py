@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ttcnet.nn import TTCLayer, mixers
+from ttcnet.nn import Inserted, TTCLayer, mixers
 from ttcnet.nn.mixers import Mixer, State
 
 from .cache import MixerCache
@@ -17,9 +16,10 @@ from .configuration import TTCNetConfig
 from .pattern import TTC, BlockPlan
 
 
-def ttc_layer(config: TTCNetConfig) -> TTCLayer:
-    return TTCLayer(
-        config.hidden_size,
+def ttc_options(config: TTCNetConfig) -> dict[str, Any]:
+    """The options of a TTC layer of this model."""
+    return dict(
+        width=config.hidden_size,
         heads=config.ttc_heads or config.num_attention_heads,
         state_size=config.ttc_state_size,
         action_size=config.ttc_action_size,
@@ -31,22 +31,12 @@ def ttc_layer(config: TTCNetConfig) -> TTCLayer:
     )
 
 
-class Inserted(nn.Module):
-    """A mixer in TTC's place, with its heads and as many parameters; the branch, mixer(norm(x))."""
-
-    def __init__(self, config: TTCNetConfig, kind: str) -> None:
-        super().__init__()
-        heads = config.ttc_heads or config.num_attention_heads
-        options: dict[str, Any] = {"heads": heads, **(config.mixer_options or {}).get(f"+{kind}", {})}
-        if "inner" not in options:
-            with torch.device("meta"):
-                target = sum(parameter.numel() for parameter in ttc_layer(config).parameters())
-            options = mixers.matched(kind, config.hidden_size, target, causal=config.causal, **options)
-        self.norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
-        self.mixer = mixers.build(kind, config.hidden_size, **{"causal": config.causal, **options})
-
-    def forward(self, x: Tensor, mask: Tensor | None = None, state: State | None = None) -> Tensor:
-        return self.mixer(self.norm(x), mask=mask, state=state)
+def inserted(config: TTCNetConfig, kind: str) -> TTCLayer | Inserted:
+    """A TTC layer, or what stands in its place."""
+    if kind == TTC:
+        return TTCLayer(**ttc_options(config))
+    options = (config.mixer_options or {}).get(f"+{kind}", {})
+    return Inserted(kind, ttc_options(config), causal=config.causal, **options)
 
 
 class Block(GradientCheckpointingLayer):  # type: ignore[misc, unused-ignore]
@@ -60,9 +50,7 @@ class Block(GradientCheckpointingLayer):  # type: ignore[misc, unused-ignore]
         self.dropout = config.dropout
         self.mixer_norm = nn.RMSNorm(width, eps=eps)
         self.mixer = mixers.build(plan.mixer, width, causal=config.causal, **options)
-        self.inserted = nn.ModuleList(
-            ttc_layer(config) if kind == TTC else Inserted(config, kind) for kind in plan.inserted
-        )
+        self.inserted = nn.ModuleList(inserted(config, kind) for kind in plan.inserted)
         self.mlp_norm = nn.RMSNorm(width, eps=eps)
         self.mlp = mixers.build("mlp", width, heads=1, inner=config.intermediate_size)
 

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 HUB_OPTIONS = ("repo_id", "commit_message", "private", "token", "revision", "create_pr")
 
 
-def write_card(model: TTCNetPreTrainedModel, folder: str | os.PathLike[str]) -> None:
+def write_card(text: str, folder: str | os.PathLike[str]) -> None:
     """README.md in the folder, unless there is one."""
     target = Path(folder) / "README.md"
     if target.exists():
         return
     unfinished = target.with_suffix(".tmp")
-    unfinished.write_text(card(model), "utf-8")
+    unfinished.write_text(text, "utf-8")
     os.replace(unfinished, target)
 
 

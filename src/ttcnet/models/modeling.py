@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -16,59 +13,27 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from ttcnet.errors import fail
-from ttcnet.nn import TTCLayer
-from ttcnet.nn.mixers import Mixer
 
 from .blocks import Block
 from .cache import MixerCache
 from .configuration import TTCNetConfig
-from .hub import HUB_OPTIONS, upload, write_card
+from .hub import card
+from .masks import real_tokens
+from .pretrained import Conventions
 
 # what transformers and its trainer may pass along, and what needs no answer here
 HARMLESS = {"num_items_in_batch", "return_dict", "cache_position", "output_attentions"}
 
 
-class TTCNetPreTrainedModel(PreTrainedModel):  # type: ignore[misc, unused-ignore]
+class TTCNetPreTrainedModel(Conventions, PreTrainedModel):  # type: ignore[misc, unused-ignore]
     config_class = TTCNetConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ["Block"]  # noqa: RUF012
     _supports_sdpa = True
 
-    def _initialize_weights(self, module: nn.Module, *_: Any) -> None:
-        # transformers would skip modules without parameters of their own, since it takes models from elsewhere to
-        # overwrite what was loaded; but torch's initialisers, as it patches them, pass over loaded weights
-        super()._initialize_weights(module, False)
-
-    def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, Mixer | TTCLayer):
-            module.reset_parameters()
-        else:
-            super()._init_weights(module)
-
-    def save_pretrained(  # type: ignore[override, unused-ignore]
-        self,
-        save_directory: str | os.PathLike[str],
-        is_main_process: bool = True,
-        state_dict: dict[str, Tensor] | None = None,
-        push_to_hub: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        """As in transformers; also writes a model card where the folder has none."""
-        hub = {name: kwargs.pop(name) for name in HUB_OPTIONS if name in kwargs}
-        super().save_pretrained(save_directory, is_main_process=is_main_process, state_dict=state_dict, **kwargs)
-        if is_main_process and Path(save_directory).is_dir():
-            write_card(self, save_directory)
-        if is_main_process and push_to_hub:
-            upload(save_directory, **{"repo_id": Path(save_directory).name} | hub)
-
-    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:  # type: ignore[override, unused-ignore]
-        """Upload the model with its card. Options: commit_message, private, token, revision, create_pr, and those of
-        save_pretrained."""
-        hub = {name: kwargs.pop(name) for name in HUB_OPTIONS if name in kwargs}
-        with TemporaryDirectory() as folder:
-            self.save_pretrained(folder, **kwargs)
-            return upload(folder, repo_id=repo_id, **hub)
+    def card(self) -> str:
+        return card(self)
 
 
 class TTCNetModel(TTCNetPreTrainedModel):
@@ -144,7 +109,7 @@ class TTCNetModel(TTCNetPreTrainedModel):
         if not self.config.causal:
             x = x + self._positions(length, x.device)
         past_key_values = self._cache(past_key_values, use_cache)
-        mask = _real(attention_mask, x)
+        mask = real_tokens(attention_mask, *x.shape[:2])
         horizon = self.config.horizon if horizon is None else horizon
         states: list[Any] = [x] if every else []
         for block in self.layers:
@@ -191,21 +156,6 @@ def _refuse(kwargs: dict[str, Any]) -> None:
     for name, value in kwargs.items():
         if value is not None and name not in HARMLESS:
             fail(name, "is no argument of this model", repr(value)[:60], "Check its spelling.", TypeError)
-
-
-def _real(attention_mask: Tensor | None, x: Tensor) -> Tensor | None:
-    """Which of the tokens x (batch, length, width) are real; None if all are, which is faster."""
-    if attention_mask is None:
-        return None
-    batch, length = x.shape[:2]
-    shape = attention_mask.shape
-    if len(shape) != 2 or shape[0] != batch or shape[1] < length:
-        rule = f"must have shape ({batch}, {length} or more)"
-        fail("attention_mask", rule, tuple(shape), "Pass 1 for real tokens and 0 for padding.")
-    mask = attention_mask[:, -length:].bool()
-    if not torch.compiler.is_compiling() and bool(mask.all()):
-        return None
-    return mask
 
 
 class TTCNetForCausalLM(TTCNetPreTrainedModel, GenerationMixin):  # type: ignore[misc, unused-ignore]

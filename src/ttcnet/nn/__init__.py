@@ -2,6 +2,7 @@
 
 from . import mixers
 from .horizon import Fixed, PoissonLogNormal, Uniform
+from .inserted import Inserted
 from .ttc import TTCLayer
 
-__all__ = ["Fixed", "PoissonLogNormal", "TTCLayer", "Uniform", "mixers"]
+__all__ = ["Fixed", "Inserted", "PoissonLogNormal", "TTCLayer", "Uniform", "mixers"]

@@ -2,38 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
-from typing import Any
-
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ttcnet.errors import fail
+from ttcnet.files import facts, load, save
 
-
-def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    """Tensors by name, and facts that are fit for JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.tmp")
-    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(kept, unfinished, metadata={"facts": json.dumps(facts)})
-    os.replace(unfinished, path)
-
-
-def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    with safe_open(path, "pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return tensors, json.loads(file.metadata()["facts"])
-
-
-def facts(path: Path) -> dict[str, Any]:
-    """The facts alone."""
-    with safe_open(path, "pt") as file:
-        return json.loads(file.metadata()["facts"])
+__all__ = ["facts", "load", "random_states", "restore", "restore_random", "save", "state_of"]
 
 
 def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

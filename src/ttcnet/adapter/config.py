@@ -1,0 +1,108 @@
+"""What is inserted into a pretrained model, and where."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from ttcnet.errors import fail
+from ttcnet.models.pattern import TTC, blocks_of, interleaved
+from ttcnet.nn.mixers import KINDS
+
+FORGETFUL = (TTC, "mlp")  # these look at each token by itself
+SIZES = {"heads": 1, "state_size": 1, "action_size": 1, "rank": 1, "horizon": 0}  # and the least that each may be
+
+
+@dataclass(frozen=True)
+class TTCAdapterConfig:
+    """What to insert, and where.
+
+    Args:
+        every: 8 inserts a layer into the last of every 8 decoder layers, between attention and MLP; "16:2" inserts 2
+            into the last of every 16.
+        insert: "ttc", or a mixer in its place, one of `ttcnet.nn.mixers.KINDS`, with as many parameters.
+        heads: problems that a token plans in a layer; heads of a mixer in TTC's place.
+        state_size: n, the size of a problem's state.
+        action_size: m, the size of its action; None means n.
+        rank: number of basis matrices.
+        horizon: steps to look ahead; see `set_horizon`.
+        time_homogeneous: the problem is the same at every step of the horizon (an ablation of the paper).
+        dropout: share of what a layer adds that is dropped in training.
+        zero_init: start with an output of zero, so that the model starts unchanged.
+
+    Example:
+        >>> TTCAdapterConfig(every="4:2", heads=8).places(8)
+        {3: 2, 7: 2}
+    """
+
+    every: int | str = 8
+    insert: str = TTC
+    heads: int = 16
+    state_size: int = 16
+    action_size: int | None = None
+    rank: int = 16
+    horizon: int = 8
+    time_homogeneous: bool = False
+    dropout: float = 0.0
+    zero_init: bool = True
+
+    def __post_init__(self) -> None:
+        for field, least in SIZES.items():
+            value = getattr(self, field)
+            if value is None and field == "action_size":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                fail(field, "must be an integer", repr(value), "Pass a whole number.", TypeError)
+            if value < least:
+                fail(field, f"must be {least} or more", value, "Pass a larger number.")
+        for field in ("time_homogeneous", "zero_init"):
+            if not isinstance(getattr(self, field), bool):
+                fail(field, "must be True or False", repr(getattr(self, field)), "Pass one of them.", TypeError)
+        if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
+            fail("dropout", "must lie in [0, 1)", repr(self.dropout), "Pass the share to drop, such as 0.1.")
+        if self.insert not in (TTC, *KINDS):
+            fail("insert", f"must be one of {TTC}, {', '.join(KINDS)}", repr(self.insert), "Use one of those.")
+        blocks, _ = self._rhythm()
+        self.places(blocks)
+
+    def places(self, layers: int) -> dict[int, int]:
+        """How many layers are inserted into which of a model's decoder layers, counted from 0."""
+        blocks, each = self._rhythm()
+        if blocks > layers:
+            remedy = f"Pass every={layers} or less."
+            fail("every", f"must fit the model's {layers} decoder layers", repr(self.every), remedy)
+        plans = blocks_of(interleaved(f"{blocks}:{each}", layers, "attention", self.insert))
+        return {index: len(plan.inserted) for index, plan in enumerate(plans) if plan.inserted}
+
+    def _rhythm(self) -> tuple[int, int]:
+        """(n, m): m layers in the last of every n."""
+        blocks, colon, each = str(self.every).partition(":")
+        each = each if colon else "1"
+        known = isinstance(self.every, int | str) and not isinstance(self.every, bool)
+        if not (known and blocks.isdecimal() and each.isdecimal() and int(blocks) >= 1 and int(each) >= 1):
+            rule = "must be a whole number of 1 or more, or two with a colon between"
+            fail("every", rule, repr(self.every), 'Pass 8, or "16:2" for 2 layers in the last of every 16.')
+        return int(blocks), int(each)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether what is inserted carries something from token to token."""
+        return self.insert not in FORGETFUL
+
+    def layer_options(self, width: int) -> dict[str, Any]:
+        """Options of the TTC layer that is inserted, or that sets the number of parameters."""
+        names = ("heads", "state_size", "action_size", "rank", "horizon", "time_homogeneous", "dropout", "zero_init")
+        return {"width": width, **{name: getattr(self, name) for name in names}}
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> TTCAdapterConfig:
+        """The configuration that `to_dict` gave."""
+        known = [field.name for field in fields(cls)]
+        for name in values:
+            if name not in known:
+                remedy = "Correct it, or use the version of ttcnet that wrote it."
+                fail("TTCAdapterConfig", f"has the fields {', '.join(known)}", repr(name), remedy)
+        return cls(**values)

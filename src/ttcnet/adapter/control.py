@@ -1,0 +1,130 @@
+"""A model with layers inserted, in use: how far they plan, whether they do, what is trained.
+
+All of these find the layers inside wrappers too, such as PEFT's, torch.compile's or DistributedDataParallel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from ttcnet.errors import fail
+from ttcnet.lqr.checks import horizon as check_horizon
+from ttcnet.models.pattern import TTC
+
+from .decoder import WithInsertion, WithInsertions
+from .insertion import Insertion
+
+
+def set_horizon(model: nn.Module, steps: int) -> None:
+    """Have the TTC layers look `steps` ahead, from now on and when the model is saved; 0 switches them off.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> from ttcnet.adapter import TTCAdapterConfig, insert
+        >>> base = LlamaForCausalLM(LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=2))
+        >>> model = insert(base, TTCAdapterConfig(every=2, heads=4))
+        >>> set_horizon(model, 16)
+        >>> with horizon(model, 32):
+        ...     model.config.horizon
+        32
+        >>> model.config.horizon
+        16
+    """
+    steps = check_horizon(steps)
+    config = config_of(model)
+    if config.adapter.insert != TTC:
+        fail("model", "must have TTC layers to set their horizon", config.adapter.insert, "Insert TTC layers.")
+    config.horizon = steps
+
+
+@contextmanager
+def horizon(model: nn.Module, steps: int) -> Iterator[None]:
+    """`set_horizon` for the time of a `with` block."""
+    before = config_of(model).horizon
+    set_horizon(model, steps)
+    try:
+        yield
+    finally:
+        set_horizon(model, before)
+
+
+def disable(model: nn.Module) -> None:
+    """Pass by what is inserted: the model computes what its base does. See `enable`."""
+    for layer in layers_of(model):
+        layer.enabled = False
+
+
+def enable(model: nn.Module) -> None:
+    """Undo `disable`."""
+    for layer in layers_of(model):
+        layer.enabled = True
+
+
+@contextmanager
+def disabled(model: nn.Module) -> Iterator[None]:
+    """`disable` for the time of a `with` block."""
+    before = [layer.enabled for layer in layers_of(model)]
+    disable(model)
+    try:
+        yield
+    finally:
+        for layer, value in zip(layers_of(model), before, strict=True):
+            layer.enabled = value
+
+
+def parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of what is inserted, by the names that they have in a file."""
+    return {
+        f"layers.{insertion.place}.inserted.{name}": parameter
+        for insertion in insertions_of(model)
+        for name, parameter in insertion.named_parameters()
+    }
+
+
+def freeze_base(model: nn.Module) -> None:
+    """Train what is inserted, and nothing of the base model.
+
+    A base wrapped by PEFT is frozen already, and stays as it is: what PEFT trains in it goes on being trained.
+    """
+    inserted = parameters(model)
+    if not hasattr(model, "peft_config"):
+        model.requires_grad_(False)
+    for parameter in inserted.values():
+        parameter.requires_grad_(True)
+
+
+def train_all(model: nn.Module) -> None:
+    """Train the base model and what is inserted. Save the whole model then, not the adapter alone."""
+    if hasattr(model, "peft_config"):
+        remedy = "Call freeze_base(model) to train what is inserted beside what PEFT trains."
+        fail("model", "must not be wrapped by PEFT, which freezes the base", type(model).__name__, remedy, TypeError)
+    layers_of(model)
+    model.requires_grad_(True)
+
+
+def layers_of(model: nn.Module) -> list[WithInsertion]:
+    """The decoder layers that something was inserted into."""
+    layers = [module for module in model.modules() if isinstance(module, WithInsertion)]
+    if not layers:
+        remedy = "Call ttcnet.adapter.insert or ttcnet.adapter.load first."
+        fail("model", "must have layers inserted", type(model).__name__, remedy)
+    return layers
+
+
+def insertions_of(model: nn.Module) -> list[Insertion]:
+    """What was inserted; where PEFT has a copy of it in training, that copy."""
+    found: list[Insertion] = []
+    for layer in layers_of(model):
+        held: Any = layer.inserted
+        found.append(held if isinstance(held, Insertion) else held.modules_to_save[held.active_adapters[0]])
+    return found
+
+
+def config_of(model: nn.Module) -> Any:
+    """The configuration, which says how far to plan."""
+    layers_of(model)
+    return next(module.config for module in model.modules() if isinstance(module, WithInsertions))

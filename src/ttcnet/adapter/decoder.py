@@ -1,0 +1,132 @@
+"""What turns a library's decoder model into one with insertions: mixins over its layers and over its models.
+
+Each is named before a class of transformers among the bases of ours; see `families`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ttcnet.errors import fail
+from ttcnet.models.masks import real_tokens
+from ttcnet.models.pretrained import Conventions
+
+from .card import whole_card
+from .config import TTCAdapterConfig
+from .insertion import Insertion
+from .surgery import plant, prepare
+
+
+class Norms(NamedTuple):
+    """The norms of a decoder layer around the place of insertion, by name; all families call the first
+    input_layernorm."""
+
+    before_mlp: str = "post_attention_layernorm"
+    after_attention: str | None = None
+    after_mlp: str | None = None
+
+
+class WithInsertion:
+    """A decoder layer: attention, then what is inserted, then MLP."""
+
+    norms: ClassVar[Norms]
+    enabled = True
+    inserted: Insertion
+
+    def forward(self, hidden_states: Tensor, token_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
+        if not self.enabled:
+            return super().forward(hidden_states, **kwargs)  # type: ignore[misc]
+        attention: Any = self.self_attn  # type: ignore[attr-defined]
+        x, _ = attention(hidden_states=self._norm("input_layernorm", hidden_states), **kwargs)
+        x = hidden_states + self._norm(self.norms.after_attention, x)
+        x = self.inserted(x, attention.config.horizon, token_mask, kwargs.get("past_key_values"))
+        y = self.mlp(self._norm(self.norms.before_mlp, x))  # type: ignore[attr-defined]
+        return x + self._norm(self.norms.after_mlp, y)
+
+    def _norm(self, name: str | None, x: Tensor) -> Tensor:
+        return x if name is None else getattr(self, name)(x)
+
+
+class WithInsertions(Conventions):
+    """A model with such layers, with or without a head."""
+
+    config: Any
+    ours: ClassVar[dict[type, type]]  # the classes of this family, by the library's
+
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        plant(self, prepare(self, config.adapter), self.ours)
+
+    def card(self) -> str:
+        return whole_card(self)
+
+
+class Backbone(WithInsertions):
+    """The model without a head: tells mixers which tokens are real."""
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Any = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        inputs_embeds: Tensor | None = None,
+        token_mask: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        given: dict[str, Any] = dict(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+        )
+        tokens = input_ids if inputs_embeds is None else inputs_embeds
+        if tokens is not None and self.config.remembers and self._any_enabled():
+            mask = attention_mask if token_mask is None else token_mask
+            kwargs["token_mask"] = real_tokens(mask, tokens.shape[0], tokens.shape[1])
+            self._refuse_packing(position_ids, kwargs)
+        return super().forward(**given, **kwargs)  # type: ignore[misc]
+
+    def _any_enabled(self) -> bool:
+        return any(getattr(layer, "enabled", False) for layer in self.layers)  # type: ignore[attr-defined]
+
+    def _refuse_packing(self, position_ids: Tensor | None, kwargs: dict[str, Any]) -> None:
+        """Mixers would carry something from one sequence of a row to the next."""
+        packed = kwargs.get("cu_seq_lens_q") is not None
+        if not torch.compiler.is_compiling() and position_ids is not None and position_ids.shape[-1] > 1:
+            breaks = position_ids.diff() != 1
+            mask = kwargs["token_mask"]
+            packed = packed or bool((breaks if mask is None else breaks & mask[:, 1:] & mask[:, :-1]).any())
+        kind = self.config.adapter.insert
+        if packed:
+            remedy = "Pass one sequence a row, padded, or insert TTC layers, which see each token by itself."
+            fail("position_ids", f"must count up by one, since {kind} remembers", "several sequences in a row", remedy)
+        attention = str(self.config._attn_implementation)
+        if attention.startswith("paged") or attention == "vllm":
+            remedy = "Use eager, sdpa or flash attention, or insert TTC layers."
+            fail("attn_implementation", f"must keep a cache that {kind} can join", repr(attention), remedy)
+
+
+class Generator(WithInsertions):
+    """The model with a language model's head."""
+
+    def prepare_inputs_for_generation(
+        self, input_ids: Tensor, *args: Any, attention_mask: Any = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        inputs: dict[str, Any] = super().prepare_inputs_for_generation(  # type: ignore[misc]
+            input_ids, *args, attention_mask=attention_mask, **kwargs
+        )
+        if self.config.remembers and isinstance(attention_mask, Tensor) and attention_mask.ndim == 2:
+            # transformers turns the mask into one for attention alone where the cache is static
+            tokens = inputs["input_ids"] if inputs.get("inputs_embeds") is None else inputs["inputs_embeds"]
+            inputs["token_mask"] = attention_mask[:, -tokens.shape[1] :].to(tokens.device).bool()
+        return inputs
+
+
+def adapter_of(config: Any) -> TTCAdapterConfig:
+    """The adapter that a ttc_* configuration describes."""
+    return TTCAdapterConfig.from_dict({**(config.ttc_adapter or {}), "horizon": config.horizon})

@@ -1,0 +1,85 @@
+"""What inserted mixers remember while a model generates, beside the base model's keys and values.
+
+The base model's cache has a part for every decoder layer, which holds its keys and values, and which is reordered,
+reset and copied with the cache, be it dynamic or static. So that is where the states of the mixers in that decoder
+layer go: the part is given a class of its own kind that also looks after them. TTC layers remember nothing.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import CacheLayerMixin
+
+from ttcnet.errors import fail
+from ttcnet.nn.mixers import Mixer, State
+
+
+class Remembering(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
+    """A decoder layer's part of a cache, with the states of its mixers; named before its class among the bases."""
+
+    is_croppable = False
+    states: list[State | None]  # one a mixer, made when first asked for
+    behind: int  # tokens whose keys are here, and which the mixers have not seen yet
+
+    def update(self, key_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        self.behind += key_states.shape[-2]
+        return super().update(key_states, *args, **kwargs)
+
+    def seen(self, mixers: list[Mixer], tokens: Tensor) -> list[State | None]:
+        """The states with which `mixers` go on to `tokens` (batch, length, width), whose keys have just been added."""
+        if self.behind != tokens.shape[1]:
+            rule = "must have been filled by this model with its inserted mixers enabled"
+            missed = f"{self.behind - tokens.shape[1]} tokens that the mixers have not seen"
+            fail("past_key_values", rule, missed, "Start again with a new cache.")
+        self.behind = 0
+        if not self.states:
+            self.states = [mixer.new_state(tokens.shape[0], tokens.device, tokens.dtype) for mixer in mixers]
+        return self.states
+
+    def reset(self) -> None:
+        super().reset()
+        self.states, self.behind = [], 0
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        super().reorder_cache(beam_idx)
+        self._reorder(beam_idx)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        super().batch_select_indices(indices)
+        self._reorder(torch.as_tensor(indices))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        batch: int = self.keys.shape[0]
+        super().batch_repeat_interleave(repeats)
+        self._reorder(torch.arange(batch).repeat_interleave(repeats))
+
+    def crop(self, *_: Any, **__: Any) -> None:
+        raise NotImplementedError(
+            "A cache with states of inserted mixers cannot forget tokens: recurrent states hold them all. Start a new "
+            "one; assisted generation is not supported."
+        )
+
+    def _reorder(self, index: Tensor) -> None:
+        for state in self.states:
+            if state is not None:
+                state.reorder(index)
+
+
+def remember(past_key_values: Any, index: int) -> Remembering:
+    """Part number `index` of a cache, to which keys have just been added."""
+    part = past_key_values.layers[index]
+    if not isinstance(part, Remembering):
+        filled = int(part.get_seq_length())
+        part.__class__ = _remembering(type(part))
+        part.states, part.behind = [], filled
+    assert isinstance(part, Remembering)
+    return part
+
+
+@cache
+def _remembering(kind: type) -> type:
+    return type(f"Remembering{kind.__name__}", (Remembering, kind), {})

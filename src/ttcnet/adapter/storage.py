@@ -1,0 +1,112 @@
+"""The adapter alone, in one file: what is inserted, how, and into which base model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ttcnet import __version__, files
+from ttcnet.errors import fail
+from ttcnet.models.hub import write_card
+
+from .card import adapter_card
+from .config import TTCAdapterConfig
+from .control import config_of, insertions_of
+from .inserting import Model, attach, base_of, check
+from .insertion import Insertion
+from .surgery import prepare
+
+FILE = "ttc_adapter.safetensors"
+
+
+def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
+    """Write what is inserted, without the base model, to `ttc_adapter.safetensors` in a folder; and a card if it has
+    none. The file is written whole or not at all. The model may be wrapped, by PEFT say.
+
+    Example:
+        >>> import tempfile
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> from ttcnet.adapter import TTCAdapterConfig, insert
+        >>> shape = LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=2)
+        >>> model = insert(LlamaForCausalLM(shape), TTCAdapterConfig(every=2, heads=4))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save(model, folder)
+        ...     again = load(LlamaForCausalLM(shape), folder)
+    """
+    config = config_of(model)
+    tensors = {
+        f"layers.{insertion.place}.inserted.{name}": value
+        for insertion in insertions_of(model)
+        for name, value in insertion.state_dict().items()
+    }
+    adapter, layers, base = config.adapter, config.num_hidden_layers, base_of(config)
+    remedy = "Merge what was added to the inserted layers, with PEFT's merge_and_unload, say."
+    _check_names("the inserted layers", tensors, _expected(adapter, config.hidden_size, layers), remedy)
+    facts = {"ttcnet": __version__, "adapter": adapter.to_dict(), "base": base, "digest": files.digest(tensors)}
+    files.save(Path(folder) / FILE, tensors, facts)
+    write_card(adapter_card(adapter, layers, base), folder)
+
+
+def load(base_model: Model, folder: str | os.PathLike[str], *, any_base: bool = False) -> Model:
+    """Insert what `save` wrote into its base model, which is changed in place and returned.
+
+    All is checked before the model is changed: that the file is whole, that it has all weights and no others, and that
+    the base model is the one that it was made for.
+
+    Args:
+        base_model: a model without insertions, with the name, revision and shape of the one at the time of `insert`.
+        folder: where `save` wrote to.
+        any_base: accept a base model of another name, revision or vocabulary.
+    """
+    path = Path(folder) / FILE
+    if not path.is_file():
+        fail("folder", f"must hold {FILE}", str(folder), "Pass a folder that ttcnet.adapter.save has written to.")
+    tensors, facts = files.load(path)
+    if not {"adapter", "base", "digest"} <= set(facts) or files.digest(tensors) != facts["digest"]:
+        fail(str(path), "must hold what was saved", "other contents", "The file is damaged: fetch or save it again.")
+    config = TTCAdapterConfig.from_dict(facts["adapter"])
+    family = check(base_model, config)
+    if not any_base:
+        _check_base(facts["base"], base_of(base_model.config))
+    shape: Any = base_model.config
+    expected = _expected(config, shape.hidden_size, shape.num_hidden_layers)
+    _check_names(str(path), tensors, expected, "It is not of this model, or of another version of ttcnet.")
+    insertions = prepare(base_model, config)
+    for index, insertion in insertions.items():
+        prefix = f"layers.{index}.inserted."
+        insertion.load_state_dict({name: tensors[prefix + name] for name in insertion.state_dict()})
+    attach(base_model, family, config, insertions, facts["base"])
+    return base_model
+
+
+def _expected(config: TTCAdapterConfig, width: int, layers: int) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of all weights."""
+    with torch.device("meta"):
+        return {
+            f"layers.{index}.inserted.{name}": tuple(value.shape)
+            for index, count in config.places(layers).items()
+            for name, value in Insertion(config, width, count, index).state_dict().items()
+        }
+
+
+def _check_names(what: str, tensors: dict[str, Tensor], expected: dict[str, tuple[int, ...]], remedy: str) -> None:
+    missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
+    if missing or extra:
+        fail(what, "must have all weights and no others", f"missing {missing}, extra {extra}", remedy)
+    for name, shape in expected.items():
+        if tuple(tensors[name].shape) != shape:
+            fail(f"{what}: {name}", f"must have shape {shape}", tuple(tensors[name].shape), remedy)
+
+
+def _check_base(recorded: dict[str, Any], found: dict[str, Any]) -> None:
+    for field, value in recorded.items():
+        other = found.get(field)
+        if field in ("name", "revision") and not (value and other):
+            continue  # one of the two does not know
+        if other != value:
+            remedy = "Load that model; or pass any_base=True if this one is the same by another name."
+            fail("base_model", f"must have the {field} {value!r} that the adapter was made for", repr(other), remedy)

@@ -1,0 +1,81 @@
+"""Changing a model in place: its layers, its class, its configuration. No class of a library is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import nn
+
+from ttcnet.errors import fail
+
+from .config import TTCAdapterConfig
+from .insertion import Insertion
+
+
+def prepare(model: Any, config: TTCAdapterConfig) -> dict[int, Insertion]:
+    """What is to be inserted, by the number of the decoder layer: on its device and in the dtype of its norms."""
+    layers = model.base_model.layers
+    insertions = {}
+    for index, count in config.places(len(layers)).items():
+        weight = layers[index].input_layernorm.weight
+        with torch.device(weight.device):
+            insertion = Insertion(config, model.config.hidden_size, count, index)
+        insertions[index] = insertion.to(weight.dtype).train(layers[index].training)
+    return insertions
+
+
+def plant(model: Any, insertions: Mapping[int, Insertion], classes: Mapping[type, type]) -> None:
+    """Put them into the model, whose parts get the classes that `classes` has for theirs."""
+    layers = model.base_model.layers
+    for index, insertion in insertions.items():
+        layers[index].inserted = insertion
+        change_class(layers[index], classes)
+    for part in {model, model.base_model}:
+        change_class(part, classes)
+        part._no_split_modules = {*part._no_split_modules, *type(part)._no_split_modules}
+
+
+def uproot(model: Any, classes: Mapping[type, type]) -> None:
+    """Undo `plant`: `classes` has the library's classes for ours."""
+    for layer in model.base_model.layers:
+        if type(layer) in classes:
+            del layer.inserted
+            layer.__dict__.pop("enabled", None)
+            change_class(layer, classes)
+    for part in {model, model.base_model}:
+        part._no_split_modules = part._no_split_modules - {kind.__name__ for kind in classes}
+        change_class(part, classes)
+
+
+def change_class(part: nn.Module, classes: Mapping[type, type]) -> None:
+    """Give a module, or what accelerate has wrapped around its forward, the method of its new class."""
+    new = classes.get(type(part))
+    if new is None:
+        return
+    for name in ("forward", "_old_forward"):
+        if is_own(part, name):
+            part.__dict__[name] = MethodType(new.forward, part)  # type: ignore[attr-defined]
+    part.__class__ = new
+
+
+def is_own(part: nn.Module, name: str) -> bool:
+    """Whether the attribute is there, on this instance, and holds the forward of its class."""
+    return getattr(part.__dict__.get(name), "__func__", None) is type(part).forward
+
+
+def check_forward(part: nn.Module, name: str) -> None:
+    """Fail if the module's forward was replaced by one that would go on without what is inserted."""
+    held = part.__dict__
+    if "forward" in held and not is_own(part, "forward") and not is_own(part, "_old_forward"):
+        remedy = "Insert first, and patch or wrap afterwards."
+        fail(name, "must have the forward of its class", "one that was patched", remedy)
+
+
+def change_config(model: nn.Module, old: Any, new: Any) -> None:
+    """Put `new` wherever in the model `old` is held."""
+    for module in model.modules():
+        if module.__dict__.get("config") is old:
+            module.config = new

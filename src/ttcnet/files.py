@@ -1,0 +1,51 @@
+"""Tensors and facts in one safetensors file, which is written whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ttcnet.errors import fail
+
+
+def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    """Tensors by name, and facts that are fit for JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.tmp")
+    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(kept, unfinished, metadata={"facts": json.dumps(facts)})
+    os.replace(unfinished, path)
+
+
+def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `save` was given. A file that is damaged, or none of ours, is an error."""
+    try:
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return tensors, json.loads(file.metadata()["facts"])
+    except (SafetensorError, json.JSONDecodeError, KeyError, TypeError) as error:
+        rule = "must be a whole safetensors file that ttcnet wrote"
+        fail(str(path), rule, f"{type(error).__name__}: {error}", "Fetch or save it again.")
+
+
+def facts(path: Path) -> dict[str, Any]:
+    """The facts alone."""
+    with safe_open(path, "pt") as file:
+        return json.loads(file.metadata()["facts"])
+
+
+def digest(tensors: dict[str, Tensor]) -> str:
+    """A number for the names and contents of tensors, by which damage is noticed."""
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        total.update(name.encode())
+        total.update(tensors[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return total.hexdigest()

@@ -1,0 +1,64 @@
+"""What all our models have in common beside transformers' own conventions."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from torch import Tensor, nn
+
+from ttcnet.nn import Inserted, TTCLayer
+from ttcnet.nn.mixers import Mixer
+
+from .hub import HUB_OPTIONS, upload, write_card
+
+
+class Conventions:
+    """What models with our layers add to transformers' PreTrainedModel; to be named before it among the bases.
+
+    Layers start with their own initial values, and a model is saved, and goes to the Hub, with a card.
+    """
+
+    def _initialize_weights(self, module: nn.Module, *_: Any) -> None:
+        # transformers would skip modules without parameters of their own, since it takes models from elsewhere to
+        # overwrite what was loaded; but torch's initialisers, as it patches them, pass over loaded weights
+        super()._initialize_weights(module, False)  # type: ignore[misc]
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, Mixer | TTCLayer):
+            module.reset_parameters()
+        elif isinstance(module, Inserted):
+            module.reset_outputs()
+        else:
+            super()._init_weights(module)  # type: ignore[misc]
+
+    def card(self) -> str:
+        raise NotImplementedError
+
+    def save_pretrained(
+        self,
+        save_directory: str | os.PathLike[str],
+        is_main_process: bool = True,
+        state_dict: dict[str, Tensor] | None = None,
+        push_to_hub: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """As in transformers; also writes a model card where the folder has none."""
+        hub = {name: kwargs.pop(name) for name in HUB_OPTIONS if name in kwargs}
+        super().save_pretrained(  # type: ignore[misc]
+            save_directory, is_main_process=is_main_process, state_dict=state_dict, **kwargs
+        )
+        if is_main_process and Path(save_directory).is_dir():
+            write_card(self.card(), save_directory)
+        if is_main_process and push_to_hub:
+            upload(save_directory, **{"repo_id": Path(save_directory).name} | hub)
+
+    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:
+        """Upload the model with its card. Options: commit_message, private, token, revision, create_pr, and those of
+        save_pretrained."""
+        hub = {name: kwargs.pop(name) for name in HUB_OPTIONS if name in kwargs}
+        with TemporaryDirectory() as folder:
+            self.save_pretrained(folder, **kwargs)
+            return upload(folder, repo_id=repo_id, **hub)

@@ -1,0 +1,50 @@
+"""A mixer in the place of a TTC layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import mixers
+from .mixers import State
+from .ttc import TTCLayer
+
+
+class Inserted(nn.Module):
+    """The branch mixer(norm(x)), with as many parameters as a TTC layer.
+
+    Args:
+        kind: of mixer, one of `mixers.KINDS`.
+        like: the options of that TTC layer, width included.
+        causal: tokens see the past alone.
+        zero_init: start with all outputs at zero: for pretrained models.
+        options: of the mixer. It has TTC's heads, and TTC's number of parameters, where they do not say otherwise.
+    """
+
+    def __init__(
+        self, kind: str, like: dict[str, Any], *, causal: bool = True, zero_init: bool = False, **options: Any
+    ) -> None:
+        super().__init__()
+        with torch.device("meta"):
+            layer = TTCLayer(**like)
+        options = {"heads": layer.heads, **options}
+        if "inner" not in options:
+            target = sum(parameter.numel() for parameter in layer.parameters())
+            options = mixers.matched(kind, layer.width, target, causal=causal, **options)
+        self.zero_init = zero_init
+        self.norm = nn.RMSNorm(layer.width, eps=layer.norm.eps)
+        self.mixer = mixers.build(kind, layer.width, **{"causal": causal, **options})
+        self.reset_outputs()
+
+    def reset_outputs(self) -> None:
+        """Zero what the mixer's last projections put out, if that is how it is to start."""
+        if self.zero_init:
+            for name, module in self.mixer.named_modules():
+                if name.rpartition(".")[2] == "out":
+                    assert isinstance(module, nn.Linear)
+                    nn.init.zeros_(module.weight)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, state: State | None = None) -> Tensor:
+        return self.mixer(self.norm(x), mask=mask, state=state)

@@ -8,6 +8,7 @@ import typer
 
 from . import __version__
 from .tasks.sudoku.commands import app as sudoku
+from .train.commands import sft
 
 app = typer.Typer(
     help="Planning inside language models: a layer that solves an optimal-control problem for every token.",
@@ -16,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(sudoku, name="sudoku")
+app.command()(sft)
 
 
 def _version(asked: bool) -> None:

@@ -1,0 +1,76 @@
+"""ttcnet sft: imports happen inside, to keep --help instant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def sft(
+    settings: Annotated[
+        Path | None, typer.Argument(help="TOML file with the settings of the run; options go before what it says.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Folder or name of the Hub.")] = None,
+    data: Annotated[str | None, typer.Option(help="JSON Lines file, plain or gzip, or owner/name of the Hub.")] = None,
+    out: Annotated[str | None, typer.Option(help="Folder of the run. A run that is there already goes on.")] = None,
+    insert: Annotated[
+        str | None, typer.Option(help="ttc, a mixer in its place, or none for plain fine-tuning; ttc if not given.")
+    ] = None,
+    every: Annotated[str | None, typer.Option(help="Insert into the last of every so many layers: 8, or 16:2.")] = None,
+    heads: Annotated[int | None, typer.Option(help="Heads of what is inserted.")] = None,
+    train: Annotated[str | None, typer.Option(help="inserted, all or lora.")] = None,
+    horizon: Annotated[
+        str | None, typer.Option(help="Drawn every step: pln:8,0.1,32, uniform:1,32 or fixed:8.")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Highest learning rate.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Examples in a step, over all devices.")] = None,
+    device_batch: Annotated[int | None, typer.Option(help="Examples at a time on a device.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps, instead of epochs.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Leave out rows of more tokens, and count them.")] = None,
+    packing: Annotated[bool | None, typer.Option(help="Several rows in a sequence, blind to each other.")] = None,
+    bf16: Annotated[bool | None, typer.Option(help="Compute in bfloat16.")] = None,
+    check_pointing: Annotated[bool | None, typer.Option(help="Recompute activations, to save memory.")] = None,
+    compiled: Annotated[bool | None, typer.Option(help="torch.compile.")] = None,
+    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
+    save_every: Annotated[int | None, typer.Option(help="Steps between checkpoints.")] = None,
+    report_to: Annotated[str | None, typer.Option(help="none, tensorboard, wandb, ...")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of weights, order and horizons.")] = None,
+) -> None:
+    """Fine-tune a language model, with TTC layers inserted. Killed runs continue from their last checkpoint when the
+    command is given again. On several GPUs: accelerate launch -m ttcnet.cli sft ..."""
+    from ttcnet.extras import require
+
+    from .settings import settings as made
+    from .settings import values_of
+
+    try:
+        for package in ("trl", "datasets", "transformers"):
+            require(package, "sft", "ttcnet sft")
+        values: dict[str, Any] = {} if settings is None else values_of(settings)
+        options = dict(
+            model=model, data=data, out=out, train=train, horizon=horizon, lr=lr, batch=batch,
+            device_batch=device_batch, epochs=epochs, steps=steps, max_length=max_length, packing=packing, bf16=bf16,
+            check_pointing=check_pointing, compiled=compiled, system=system, save_every=save_every,
+            report_to=report_to, seed=seed,
+        )  # fmt: skip
+        values |= {name: value for name, value in options.items() if value is not None}
+        if insert == "none":
+            values["adapter"] = "none"
+        else:
+            changes = dict(insert=insert, every=every, heads=heads)
+            given = {name: value for name, value in changes.items() if value is not None}
+            if given:
+                before = values.get("adapter") or {}
+                values["adapter"] = ({} if before == "none" else before) | given
+        config = made(values, str(settings or "the command line"))
+        from .sft import fine_tune
+
+        fine_tune(config)
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+    kind = "model" if config.train == "all" else "adapter"
+    typer.echo(f"Done. The {kind} is in {Path(config.out) / kind}.")

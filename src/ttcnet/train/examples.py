@@ -1,0 +1,180 @@
+"""Training examples for fine-tuning: from rows of a file or of the Hub to tokens, with the loss on answers alone.
+
+A row is a conversation, {"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}, or a
+pair: a prompt (also called problem or question) and a solution (also called completion or response). Nothing is cut:
+rows that are too long are left out and counted.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ttcnet.errors import fail
+from ttcnet.extras import require
+
+PROMPTS, ANSWERS = ("prompt", "problem", "question"), ("solution", "completion", "response")
+ROLES = ("system", "user", "assistant", "tool")
+IGNORED = -100  # the label of a token that is not learned
+SHOWN = 5  # faults that a message names
+
+
+class Row(NamedTuple):
+    """A row and where it stands, for messages."""
+
+    place: str
+    content: dict[str, Any]
+
+
+class Example(NamedTuple):
+    """Tokens, and labels: the tokens of answers, IGNORED elsewhere."""
+
+    input_ids: list[int]
+    labels: list[int]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What a file made, and how many of its rows were left out for their length."""
+
+    kept: list[Example]
+    too_long: int
+    longest: int
+
+    @property
+    def report(self) -> str:
+        tokens = sum(len(example.input_ids) for example in self.kept)
+        learned = sum(label != IGNORED for example in self.kept for label in example.labels)
+        text = f"{len(self.kept):,} examples, {tokens:,} tokens, {learned:,} of them in answers"
+        if self.too_long:
+            text += f"; {self.too_long:,} left out as too long (the longest has {self.longest:,} tokens)"
+        return text
+
+
+def rows(source: str, split: str = "train") -> Iterator[Row]:
+    """The rows of a JSON Lines file, plain or gzip, or of a dataset of the Hub, "owner/name"."""
+    path = Path(source)
+    if path.is_file():
+        yield from _lines(path)
+    elif source.count("/") == 1 and not path.suffix.startswith((".json", ".gz")):
+        datasets = require("datasets", "train", "Reading from the Hub")
+        for number, content in enumerate(datasets.load_dataset(source, split=split), 1):
+            yield Row(f"{source} row {number}", content)
+    else:
+        remedy = "Pass a file with one JSON object a line, or the name of a dataset of the Hub, owner/name."
+        fail("data", "must be a file", f"{source!r}, which does not exist", remedy, FileNotFoundError)
+
+
+def _lines(path: Path) -> Iterator[Row]:
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            place = f"{path} line {number}"
+            try:
+                content = json.loads(line)
+            except ValueError as error:
+                fail("data", "must have one JSON object a line", f"{place}: {error}", "Correct the line.")
+            if not isinstance(content, dict):
+                fail("data", "must have one JSON object a line", f"{place}: {line[:40]!r}", "Correct the line.")
+            yield Row(place, content)
+
+
+def conversation(row: dict[str, Any], system: str | None = None) -> list[dict[str, str]]:
+    """The messages of a row, a system prompt first where one is given. A ValueError says what is wrong with the row."""
+    if "messages" in row:
+        messages = row["messages"]
+        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+            raise ValueError("messages is no list of objects")
+        for message in messages:
+            if message.get("role") not in ROLES:
+                raise ValueError(f"a role is {message.get('role')!r}, not one of {', '.join(ROLES)}")
+            if not isinstance(message.get("content"), str):
+                raise ValueError(f"the content of a {message['role']} message is no text")
+        messages = [{"role": message["role"], "content": message["content"]} for message in messages]
+        if not any(message["role"] == "assistant" and message["content"].strip() for message in messages):
+            raise ValueError("no assistant message holds an answer")
+    else:
+        prompt = next((row[key] for key in PROMPTS if isinstance(row.get(key), str)), None)
+        answer = next((row[key] for key in ANSWERS if isinstance(row.get(key), str)), None)
+        if prompt is None or not prompt.strip():
+            raise ValueError(f"no prompt: it needs messages, or one of {', '.join(PROMPTS)}")
+        if answer is None or not answer.strip():
+            raise ValueError(f"no answer: it needs one of {', '.join(ANSWERS)}")
+        messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+    if system is not None and messages[0]["role"] != "system":
+        messages = [{"role": "system", "content": system}, *messages]
+    return messages
+
+
+def tokenize(messages: list[dict[str, str]], tokenizer: Any) -> Example:
+    """A conversation as tokens. Labels are the tokens that an assistant has to write, the end of its turn included."""
+    if tokenizer.chat_template is None:
+        return _plain(messages, tokenizer)
+    ids = _template(tokenizer, messages)
+    labels = [IGNORED] * len(ids)
+    for turn, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        before = _template(tokenizer, messages[:turn], add_generation_prompt=True)
+        after = _template(tokenizer, messages[: turn + 1])
+        if ids[: len(after)] != after or after[: len(before)] != before:
+            raise ValueError(
+                "the chat template rewrites earlier turns, so that it is not clear which tokens an assistant wrote; "
+                "make a row of every turn"
+            )
+        labels[len(before) : len(after)] = after[len(before) :]
+    return Example(ids, labels)
+
+
+def _template(tokenizer: Any, messages: list[dict[str, str]], **options: Any) -> list[int]:
+    return list(tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, **options))
+
+
+def _plain(messages: list[dict[str, str]], tokenizer: Any) -> Example:
+    """Without a chat template: the texts one below the other, and the end-of-text token after the last."""
+    ids: list[int] = list(tokenizer("").input_ids)  # what the tokenizer starts every text with
+    labels = [IGNORED] * len(ids)
+    for place, message in enumerate(messages):
+        last = place == len(messages) - 1
+        part = tokenizer(message["content"] + ("" if last else "\n"), add_special_tokens=False).input_ids
+        if last and tokenizer.eos_token_id is not None:
+            part = [*part, tokenizer.eos_token_id]
+        ids += part
+        labels += part if message["role"] == "assistant" else [IGNORED] * len(part)
+    return Example(ids, labels)
+
+
+def prepare(
+    source: Iterable[Row], tokenizer: Any, *, max_length: int | None = None, system: str | None = None
+) -> Examples:
+    """All rows as examples. Rows without an answer are an error that names them; rows of more than `max_length` tokens
+    are left out and counted; an error if none is left."""
+    kept, faults, too_long, longest, seen = [], list[str](), 0, 0, 0
+    for row in source:
+        seen += 1
+        try:
+            example = tokenize(conversation(row.content, system), tokenizer)
+        except ValueError as error:
+            faults.append(f"{row.place}: {error}")
+            continue
+        longest = max(longest, len(example.input_ids))
+        if max_length is not None and len(example.input_ids) > max_length:
+            too_long += 1
+        else:
+            kept.append(example)
+    if faults:
+        more = f"; and {len(faults) - SHOWN:,} more" if len(faults) > SHOWN else ""
+        remedy = "Correct these rows or take them out of the data."
+        fail("data", "must have a prompt and an answer in every row", "; ".join(faults[:SHOWN]) + more, remedy)
+    if not kept:
+        if too_long:
+            remedy = f"Raise max_length; the longest row has {longest:,} tokens."
+            fail("max_length", "must leave at least one example", f"{max_length} ({too_long:,} rows too long)", remedy)
+        fail("data", "must have at least one row", seen, "Check the file.")
+    return Examples(kept, too_long, longest)

@@ -1,0 +1,111 @@
+"""What a fine-tuning run is made of: a configuration that a TOML file or the command line fills in."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ttcnet.errors import fail
+
+TRAINED = ("inserted", "all", "lora")
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """A run. The defaults are the paper's.
+
+    Args:
+        model: a folder or a name of the Hub.
+        data: JSON Lines file, or a dataset of the Hub; see `ttcnet.train.examples`.
+        out: folder of the run.
+        split: of a dataset of the Hub.
+        system: a system prompt for every row that has none.
+        adapter: fields of `ttcnet.adapter.TTCAdapterConfig`; None inserts nothing (plain fine-tuning).
+        train: "inserted" trains what is inserted alone, "all" the base too, "lora" adds PEFT's LoRA to the base.
+        lora_rank: of LoRA.
+        horizon: a sampler of horizons, one draw a step; see `ttcnet.nn.horizon`. For TTC layers.
+        lr: the highest learning rate. It rises over `warm_up` of the steps and falls by a cosine to a tenth.
+        batch: examples (or packs) in a step, over all devices; `device_batch` of them at a time on each.
+        epochs: passes over the data; `steps`, where given, counts instead.
+        max_length: rows of more tokens are left out; None: the longest that the model takes. Also the size of a pack.
+        packing: several rows in a sequence, which do not see each other.
+        bf16: compute in bfloat16, weights in float32.
+        check_pointing: recompute activations in the backward pass, to save memory.
+        compiled: torch.compile.
+        save_every: steps between checkpoints, of which the last `keep` are kept.
+        report_to: where transformers reports to: none, tensorboard, wandb, ...
+    """
+
+    model: str
+    data: str
+    out: str
+    split: str = "train"
+    system: str | None = None
+    adapter: dict[str, Any] | None = field(default_factory=dict)
+    train: str = "all"
+    lora_rank: int = 16
+    horizon: str = "pln:8,0.1,32"
+    lr: float = 2e-5
+    warm_up: float = 0.1
+    weight_decay: float = 0.1
+    batch: int = 96
+    device_batch: int = 1
+    epochs: float = 3
+    steps: int | None = None
+    max_length: int | None = None
+    packing: bool = False
+    bf16: bool = True
+    check_pointing: bool = True
+    compiled: bool = False
+    save_every: int = 500
+    keep: int = 2
+    log_every: int = 10
+    report_to: str = "none"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("model", "data", "out"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                fail(name, "must be given", repr(getattr(self, name)), "Name it in the file or on the command line.")
+        for name in ("batch", "device_batch", "save_every", "keep", "log_every", "lora_rank"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                fail(name, "must be a whole number of 1 or more", repr(getattr(self, name)), "Pass a larger number.")
+        for name in ("steps", "max_length"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                fail(name, "must be a whole number of 1 or more, or none", repr(value), "Pass a larger number.")
+        for name in ("lr", "epochs"):
+            if not getattr(self, name) > 0:
+                fail(name, "must be above 0", getattr(self, name), "Pass a larger number.")
+        if not 0 <= self.warm_up < 1:
+            fail("warm_up", "must lie in [0, 1)", self.warm_up, "Pass the share of the steps, such as 0.1.")
+        if self.train not in TRAINED:
+            fail("train", f"must be one of {', '.join(TRAINED)}", repr(self.train), "Use one of those.")
+        if self.train == "inserted" and self.adapter is None:
+            remedy = 'Pass train="all", or an adapter.'
+            fail("train", "must not be 'inserted' where nothing is inserted", self.train, remedy)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def values_of(path: Path) -> dict[str, Any]:
+    """What a TOML file says."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        fail(str(path), "must be TOML", error, "Correct the file.")
+
+
+def settings(values: dict[str, Any], source: str = "settings") -> FineTuning:
+    """A run from its fields, which `source` gave. Unknown fields are an error; adapter = "none" inserts nothing."""
+    known = {item.name: item for item in fields(FineTuning)}
+    if extra := sorted(set(values) - set(known)):
+        fail(source, f"must hold fields among {', '.join(known)}", ", ".join(extra), "Correct or remove them.")
+    if values.get("adapter") == "none":  # TOML has no word for nothing
+        values = values | {"adapter": None}
+    if missing := [name for name in ("model", "data", "out") if name not in values]:
+        fail(source, "must name model, data and out", f"no {', '.join(missing)}", "Name them, here or as options.")
+    return FineTuning(**values)

@@ -1,0 +1,97 @@
+"""From rows to tokens: answers alone are learned, nothing is cut, faults are named."""
+
+import gzip
+import json
+
+import pytest
+
+from tests.train.tiny import WORDS, model, sums, tokenizer
+from ttcnet.train.examples import IGNORED, Row, conversation, prepare, rows, tokenize
+
+PAIR = {"problem": "1 + 2 = ?", "solution": "the answer is 3"}
+
+
+def words(ids):
+    return [WORDS[place] for place in ids if place != IGNORED]
+
+
+def test_answers_alone_are_learned():
+    example = tokenize(conversation(PAIR), tokenizer())
+    assert words(example.input_ids) == ["<user>", "1", "+", "2", "=", "?", "<bot>", "the", "answer", "is", "3", "<eos>"]
+    assert words(example.labels) == ["the", "answer", "is", "3", "<eos>"]
+    assert [label for label in example.labels if label != IGNORED] == example.input_ids[-5:]
+
+
+def test_every_answer_of_a_conversation_is_learned():
+    turns = [("user", "1 + 1 = ?"), ("assistant", "2"), ("user", "2 + 1 = ?"), ("assistant", "3")]
+    messages = conversation({"messages": [{"role": role, "content": text} for role, text in turns]}, system="the")
+    example = tokenize(messages, tokenizer())
+    assert words(example.input_ids[:2]) == ["<system>", "the"]
+    assert words(example.labels) == ["2", "<eos>", "3", "<eos>"]
+
+
+def test_without_a_chat_template():
+    example = tokenize(conversation(PAIR), tokenizer(chat=False))
+    assert words(example.input_ids) == ["1", "+", "2", "=", "?", "the", "answer", "is", "3", "<eos>"]
+    assert words(example.labels) == ["the", "answer", "is", "3", "<eos>"]
+
+
+def test_a_template_that_rewrites_earlier_turns_is_refused():
+    made = tokenizer()
+    made.chat_template = "{% for message in messages[-1:] %}{{ message.content }} {% endfor %}"
+    messages = conversation({"messages": [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}] * 2})
+    with pytest.raises(ValueError, match="rewrites earlier turns"):
+        tokenize(messages, made)
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ({"problem": "1"}, "no answer: it needs one of solution, completion, response"),
+        ({"problem": "1", "solution": "  "}, "no answer"),
+        ({"solution": "1"}, "no prompt"),
+        ({"messages": "hello"}, "messages is no list"),
+        ({"messages": [{"role": "robot", "content": "1"}]}, "a role is 'robot'"),
+        ({"messages": [{"role": "user", "content": None}]}, "the content of a user message is no text"),
+        ({"messages": [{"role": "user", "content": "1"}]}, "no assistant message holds an answer"),
+    ],
+)
+def test_rows_with_faults_are_named(row, fault, tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_text(json.dumps(PAIR) + "\n\n" + json.dumps(row) + "\n")
+    with pytest.raises(ValueError, match=rf"data.jsonl line 3: .*{fault}"):
+        prepare(rows(str(path)), tokenizer())
+
+
+def test_many_faults_are_counted():
+    with pytest.raises(ValueError, match=r"row 4: no prompt.*; and 3 more"):
+        prepare([Row(f"row {number}", {}) for number in range(8)], tokenizer())
+
+
+def test_long_rows_are_left_out_and_counted(tmp_path):
+    long = {"problem": "1 + " * 20, "solution": "2"}
+    path = tmp_path / "data.jsonl.gz"
+    with gzip.open(path, "wt") as file:
+        file.write(json.dumps(PAIR) + "\n" + json.dumps(long) + "\n")
+    examples = prepare(rows(str(path)), tokenizer(), max_length=20)
+    assert len(examples.kept) == 1
+    assert examples.too_long == 1
+    assert "1 left out as too long (the longest has 44 tokens)" in examples.report
+    with pytest.raises(ValueError, match="max_length must leave at least one example; got 5"):
+        prepare(rows(str(path)), tokenizer(), max_length=5)
+
+
+def test_files_that_are_none(tmp_path):
+    with pytest.raises(FileNotFoundError, match="data must be a file"):
+        list(rows(str(tmp_path / "nothing.jsonl")))
+    (tmp_path / "bad.jsonl").write_text('{"problem": \n')
+    with pytest.raises(ValueError, match=r"bad.jsonl line 1: Expecting value"):
+        list(rows(str(tmp_path / "bad.jsonl")))
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(ValueError, match="data must have at least one row"):
+        prepare(rows(str(tmp_path / "empty.jsonl")), tokenizer())
+
+
+def test_the_tiny_model_and_its_data_fit(tmp_path):
+    examples = prepare(rows(str(sums(tmp_path / "data.jsonl"))), tokenizer())
+    assert model().config.vocab_size > max(token for example in examples.kept for token in example.input_ids)

@@ -108,7 +108,7 @@ def train_all(model: nn.Module) -> None:
 
 def layers_of(model: nn.Module) -> list[WithInsertion]:
     """The decoder layers that something was inserted into."""
-    layers = [module for module in model.modules() if isinstance(module, WithInsertion)]
+    layers: list[WithInsertion] = [module for module in model.modules() if isinstance(module, WithInsertion)]
     if not layers:
         remedy = "Call ttcnet.adapter.insert or ttcnet.adapter.load first."
         fail("model", "must have layers inserted", type(model).__name__, remedy)

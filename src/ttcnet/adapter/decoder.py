@@ -57,7 +57,7 @@ class WithInsertions(Conventions):
     ours: ClassVar[dict[type, type]]  # the classes of this family, by the library's
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(config, *args, **kwargs)
+        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
         plant(self, prepare(self, config.adapter), self.ours)
 
     def card(self) -> str:

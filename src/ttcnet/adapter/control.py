@@ -36,8 +36,8 @@ def set_horizon(model: nn.Module, steps: int) -> None:
     """
     steps = check_horizon(steps)
     config = config_of(model)
-    if config.adapter.insert != TTC:
-        fail("model", "must have TTC layers to set their horizon", config.adapter.insert, "Insert TTC layers.")
+    if config.inserted != TTC:
+        fail("model", "must have TTC layers to set their horizon", config.inserted, "Insert TTC layers.")
     config.horizon = steps
 
 

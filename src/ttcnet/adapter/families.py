@@ -26,7 +26,7 @@ from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY
 from ttcnet.errors import fail
 from ttcnet.models.pattern import TTC
 
-from .config import FORGETFUL, TTCAdapterConfig
+from .config import TTCAdapterConfig
 from .decoder import Backbone, Generator, Norms, WithInsertion, adapter_of
 
 PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}  # of a decoder layer
@@ -70,9 +70,9 @@ def _configuration(base: Any, name: str) -> Any:
             return adapter_of(self)
 
         @property
-        def remembers(self) -> bool:
-            """Whether what is inserted carries something from token to token."""
-            return (self.ttc_adapter or {}).get("insert", TTC) not in FORGETFUL
+        def inserted(self) -> str:
+            """Its kind."""
+            return (self.ttc_adapter or {}).get("insert", TTC)
 
     Configuration.__name__ = Configuration.__qualname__ = name
     return Configuration

@@ -47,5 +47,5 @@ def digest(tensors: dict[str, Tensor]) -> str:
     total = hashlib.sha256()
     for name in sorted(tensors):
         total.update(name.encode())
-        total.update(tensors[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        total.update(tensors[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return total.hexdigest()

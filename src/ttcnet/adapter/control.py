@@ -36,8 +36,8 @@ def set_horizon(model: nn.Module, steps: int) -> None:
     """
     steps = check_horizon(steps)
     config = config_of(model)
-    if config.adapter.insert != TTC:
-        fail("model", "must have TTC layers to set their horizon", config.adapter.insert, "Insert TTC layers.")
+    if config.inserted != TTC:
+        fail("model", "must have TTC layers to set their horizon", config.inserted, "Insert TTC layers.")
     config.horizon = steps
 
 
@@ -108,7 +108,7 @@ def train_all(model: nn.Module) -> None:
 
 def layers_of(model: nn.Module) -> list[WithInsertion]:
     """The decoder layers that something was inserted into."""
-    layers = [module for module in model.modules() if isinstance(module, WithInsertion)]
+    layers: list[WithInsertion] = [module for module in model.modules() if isinstance(module, WithInsertion)]
     if not layers:
         remedy = "Call ttcnet.adapter.insert or ttcnet.adapter.load first."
         fail("model", "must have layers inserted", type(model).__name__, remedy)

@@ -15,7 +15,7 @@ from ttcnet.models.masks import real_tokens
 from ttcnet.models.pretrained import Conventions
 
 from .card import whole_card
-from .config import TTCAdapterConfig
+from .config import FORGETFUL, TTCAdapterConfig
 from .insertion import Insertion
 from .surgery import plant, prepare
 
@@ -57,7 +57,7 @@ class WithInsertions(Conventions):
     ours: ClassVar[dict[type, type]]  # the classes of this family, by the library's
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(config, *args, **kwargs)
+        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
         plant(self, prepare(self, config.adapter), self.ours)
 
     def card(self) -> str:
@@ -85,7 +85,7 @@ class Backbone(WithInsertions):
             inputs_embeds=inputs_embeds,
         )
         tokens = input_ids if inputs_embeds is None else inputs_embeds
-        if tokens is not None and self.config.remembers and self._any_enabled():
+        if tokens is not None and self.config.inserted not in FORGETFUL and self._any_enabled():
             mask = attention_mask if token_mask is None else token_mask
             kwargs["token_mask"] = real_tokens(mask, tokens.shape[0], tokens.shape[1])
             self._refuse_packing(position_ids, kwargs)
@@ -101,7 +101,7 @@ class Backbone(WithInsertions):
             breaks = position_ids.diff() != 1
             mask = kwargs["token_mask"]
             packed = packed or bool((breaks if mask is None else breaks & mask[:, 1:] & mask[:, :-1]).any())
-        kind = self.config.adapter.insert
+        kind = self.config.inserted
         if packed:
             remedy = "Pass one sequence a row, padded, or insert TTC layers, which see each token by itself."
             fail("position_ids", f"must count up by one, since {kind} remembers", "several sequences in a row", remedy)
@@ -115,15 +115,25 @@ class Generator(WithInsertions):
     """The model with a language model's head."""
 
     def prepare_inputs_for_generation(
-        self, input_ids: Tensor, *args: Any, attention_mask: Any = None, **kwargs: Any
+        self,
+        input_ids: Tensor,
+        next_sequence_length: int | None = None,
+        past_key_values: Any = None,
+        attention_mask: Any = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
     ) -> dict[str, Any]:
         inputs: dict[str, Any] = super().prepare_inputs_for_generation(  # type: ignore[misc]
-            input_ids, *args, attention_mask=attention_mask, **kwargs
+            input_ids, next_sequence_length, past_key_values, attention_mask, inputs_embeds, **kwargs
         )
-        if self.config.remembers and isinstance(attention_mask, Tensor) and attention_mask.ndim == 2:
-            # transformers turns the mask into one for attention alone where the cache is static
+        if self.config.inserted not in FORGETFUL:
+            # where the cache is static, transformers turns the mask into one that only attention can read
             tokens = inputs["input_ids"] if inputs.get("inputs_embeds") is None else inputs["inputs_embeds"]
-            inputs["token_mask"] = attention_mask[:, -tokens.shape[1] :].to(tokens.device).bool()
+            batch, length = tokens.shape[:2]
+            if attention_mask is None:
+                inputs["token_mask"] = torch.ones(batch, length, dtype=torch.bool, device=tokens.device)
+            elif attention_mask.ndim == 2:
+                inputs["token_mask"] = attention_mask[:, -length:].to(tokens.device).bool()
         return inputs
 
 

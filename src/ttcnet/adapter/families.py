@@ -1,8 +1,8 @@
 """The families of models that layers can be inserted into: a table, and the classes made of it.
 
-Every family has a configuration (ttc_llama), decoder layer (TTCLlamaDecoderLayer), backbone (TTCLlamaModel) and language
-model (TTCLlamaForCausalLM), each a class of transformers with a mixin before it. The table says where in the decoder
-layer the place between attention and MLP is:
+Every family has a configuration (ttc_llama), a decoder layer (TTCLlamaDecoderLayer), a backbone (TTCLlamaModel) and a
+language model (TTCLlamaForCausalLM), each a class of transformers with a mixin before it. The table says where in the
+decoder layer the place between attention and MLP is:
 
     most       h = x + attention(input_layernorm(x));  INSERTED;  h + mlp(post_attention_layernorm(h))
     Gemma 3    has a norm at both ends of attention and of MLP: the sum with x comes after post_attention_layernorm,
@@ -26,7 +26,7 @@ from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY
 from ttcnet.errors import fail
 from ttcnet.models.pattern import TTC
 
-from .config import FORGETFUL, TTCAdapterConfig
+from .config import TTCAdapterConfig
 from .decoder import Backbone, Generator, Norms, WithInsertion, adapter_of
 
 PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}  # of a decoder layer
@@ -46,7 +46,7 @@ class Family(NamedTuple):
 
 def _configuration(base: Any, name: str) -> Any:
     @strict
-    class Configuration(base):  # type: ignore[misc, valid-type]
+    class Configuration(base):  # type: ignore[misc]
         """The base model's configuration, and what is inserted.
 
         Args:
@@ -70,9 +70,9 @@ def _configuration(base: Any, name: str) -> Any:
             return adapter_of(self)
 
         @property
-        def remembers(self) -> bool:
-            """Whether what is inserted carries something from token to token."""
-            return (self.ttc_adapter or {}).get("insert", TTC) not in FORGETFUL
+        def inserted(self) -> str:
+            """Its kind."""
+            return (self.ttc_adapter or {}).get("insert", TTC)
 
     Configuration.__name__ = Configuration.__qualname__ = name
     return Configuration

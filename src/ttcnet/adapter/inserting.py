@@ -80,7 +80,7 @@ def check(model: nn.Module, config: TTCAdapterConfig) -> Family:
     backbone: Any = model.base_model
     check_forward(backbone, "model")
     for index in config.places(len(backbone.layers)):
-        layer = backbone.layers[index]
+        layer: Any = backbone.layers[index]
         name = f"decoder layer {index}"
         parts = {part for part, _ in layer.named_children()}
         if type(layer) is not family.layer or parts != family.parts:
@@ -88,7 +88,7 @@ def check(model: nn.Module, config: TTCAdapterConfig) -> Family:
             found = f"{type(layer).__name__} with {', '.join(sorted(parts))}"
             fail(name, rule, found, "Insert into the model as transformers makes it.", TypeError)
         check_forward(layer, name)
-        if layer.input_layernorm.weight.is_meta:
+        if any(parameter.is_meta for parameter in layer.parameters()):
             remedy = "Load the model onto devices that hold it."
             fail(name, "must have its weights in memory", "weights that are offloaded or not loaded", remedy)
     return family

@@ -27,7 +27,8 @@ class Remembering(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
 
     def update(self, key_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         self.behind += key_states.shape[-2]
-        return super().update(key_states, *args, **kwargs)
+        above: Any = super()
+        return above.update(key_states, *args, **kwargs)
 
     def seen(self, mixers: list[Mixer], tokens: Tensor) -> list[State | None]:
         """The states with which `mixers` go on to `tokens` (batch, length, width), whose keys have just been added."""
@@ -45,16 +46,20 @@ class Remembering(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
         self.states, self.behind = [], 0
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        super().reorder_cache(beam_idx)
+        above: Any = super()
+        above.reorder_cache(beam_idx)
         self._reorder(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        super().batch_select_indices(indices)
+        above: Any = super()
+        above.batch_select_indices(indices)
         self._reorder(torch.as_tensor(indices))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        batch: int = self.keys.shape[0]
-        super().batch_repeat_interleave(repeats)
+        above: Any = super()
+        above.batch_repeat_interleave(repeats)
+        assert self.keys is not None
+        batch = self.keys.shape[0] // repeats
         self._reorder(torch.arange(batch).repeat_interleave(repeats))
 
     def crop(self, *_: Any, **__: Any) -> None:
@@ -74,12 +79,13 @@ def remember(past_key_values: Any, index: int) -> Remembering:
     part = past_key_values.layers[index]
     if not isinstance(part, Remembering):
         filled = int(part.get_seq_length())
-        part.__class__ = _remembering(type(part))
+        kind: Any = type(part)
+        part.__class__ = _remembering(kind)
         part.states, part.behind = [], filled
     assert isinstance(part, Remembering)
     return part
 
 
 @cache
-def _remembering(kind: type) -> type:
+def _remembering(kind: Any) -> Any:
     return type(f"Remembering{kind.__name__}", (Remembering, kind), {})

@@ -12,10 +12,10 @@ def real_tokens(attention_mask: Tensor | None, batch: int, length: int) -> Tenso
     """Which of the last `length` tokens are real, (batch, length); None if all are, which is faster."""
     if attention_mask is None:
         return None
-    shape = getattr(attention_mask, "shape", ())
+    shape: tuple[int, ...] = tuple(getattr(attention_mask, "shape", ()))
     if len(shape) != 2 or shape[0] != batch or shape[1] < length:
         rule = f"must have shape ({batch}, {length} or more)"
-        fail("attention_mask", rule, tuple(shape), "Pass 1 for real tokens and 0 for padding.")
+        fail("attention_mask", rule, shape, "Pass 1 for real tokens and 0 for padding.")
     mask = attention_mask[:, -length:].bool()
     if not torch.compiler.is_compiling() and bool(mask.all()):
         return None

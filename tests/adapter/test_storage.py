@@ -1,0 +1,254 @@
+"""Saved and loaded: the adapter alone, and the whole model."""
+
+import json
+import pathlib
+import shutil
+from unittest.mock import patch
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+import ttcnet.adapter as adapter
+from ttcnet.adapter.storage import FILE
+
+from .bases import BASELINES, FAMILIES, awake, base, config, tokens, wake
+
+
+def logits(model):
+    with torch.no_grad():
+        return model.eval()(tokens()).logits
+
+
+def same_weights(one, other):
+    assert one.keys() == other.keys()
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_adapter_alone(family, tmp_path):
+    model = awake(family, horizon=5, every="2:2")
+    adapter.save(model, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", FILE]
+    loaded = adapter.load(base(family), tmp_path)
+    assert type(loaded) is type(model)
+    assert loaded.config.adapter == model.config.adapter
+    assert torch.equal(logits(loaded), logits(model))
+
+
+@pytest.mark.parametrize("kind", BASELINES)
+def test_adapters_of_every_kind(kind, tmp_path):
+    model = awake(insert=kind)
+    adapter.save(model, tmp_path)
+    assert torch.equal(logits(adapter.load(base(), tmp_path)), logits(model))
+
+
+def test_the_adapter_takes_the_dtype_of_its_base(tmp_path):
+    adapter.save(awake(), tmp_path)
+    loaded = adapter.load(base().bfloat16(), tmp_path)
+    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.bfloat16}
+    assert torch.allclose(logits(loaded).float(), logits(awake()), atol=0.5)
+
+
+def test_the_horizon_that_was_set_is_saved(tmp_path):
+    model = awake()
+    adapter.set_horizon(model, 3)
+    adapter.save(model, tmp_path)
+    assert adapter.load(base(), tmp_path).config.horizon == 3
+    model.save_pretrained(tmp_path / "whole")
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "whole").config.horizon == 3
+
+
+def test_saving_again_replaces_the_file_at_once(tmp_path):
+    """A save that fails leaves the last good file."""
+    model = awake()
+    adapter.save(model, tmp_path)
+    good = (tmp_path / FILE).read_bytes()
+    with patch("ttcnet.files.os.replace", side_effect=OSError("no space")), pytest.raises(OSError, match="no space"):
+        adapter.save(wake(awake(horizon=2)), tmp_path)
+    assert (tmp_path / FILE).read_bytes() == good
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_whole_model(family, tmp_path):
+    model = awake(family)
+    model.save_pretrained(tmp_path)
+    assert not list(tmp_path.glob("*.bin"))
+    loaded, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    assert type(loaded) is type(model)
+    assert AutoConfig.from_pretrained(tmp_path).model_type == f"ttc_{base(family).config.model_type}"
+    assert same_weights(loaded.state_dict(), model.state_dict())
+    assert torch.equal(logits(loaded), logits(model))
+    headless = AutoModel.from_pretrained(tmp_path)
+    with torch.no_grad():
+        assert torch.equal(headless(tokens()).last_hidden_state, model.model(tokens()).last_hidden_state)
+    assert torch.equal(logits(adapter.remove(loaded)), logits(base(family)))
+
+
+def test_a_whole_model_with_another_horizon_dtype_or_kind(tmp_path):
+    model = awake(insert="ttc")
+    model.save_pretrained(tmp_path)
+    far = AutoModelForCausalLM.from_pretrained(tmp_path, horizon=20)
+    adapter.set_horizon(model, 20)
+    assert torch.equal(logits(far), logits(model))
+    low = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert {parameter.dtype for parameter in low.parameters()} == {torch.bfloat16}
+    other = awake(insert="mamba")
+    other.save_pretrained(tmp_path / "mamba")
+    assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(tmp_path / "mamba")), logits(other))
+
+
+@pytest.mark.parametrize("insert", ["ttc", "gdn"])
+def test_a_base_checkpoint_loaded_with_a_ttc_configuration_starts_unchanged(insert, tmp_path):
+    plain = base()
+    plain.save_pretrained(tmp_path)
+    shape = adapter.insert(base(), config(insert=insert)).config
+    model, report = AutoModelForCausalLM.from_pretrained(tmp_path, config=shape, output_loading_info=True)
+    assert {name.split(".")[3] for name in report["missing_keys"]} == {"inserted"}
+    assert torch.equal(logits(model), logits(plain))
+    weights = adapter.parameters(model)
+    names = [name for name in weights if name.endswith("project.weight")]
+    assert all(weights[name].std().item() == pytest.approx(32**-0.5, rel=0.2) for name in names)
+
+
+def test_the_adapter_of_a_whole_model_remembers_its_base(tmp_path):
+    plain = base()
+    plain.save_pretrained(tmp_path / "some-base")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "some-base")
+    wake(adapter.insert(loaded, config())).save_pretrained(tmp_path / "whole")
+    adapter.save(AutoModelForCausalLM.from_pretrained(tmp_path / "whole"), tmp_path / "alone")
+    with safe_open(tmp_path / "alone" / FILE, "pt") as file:
+        facts = json.loads(file.metadata()["facts"])
+    assert facts["base"]["name"] == "some-base"
+    fresh = AutoModelForCausalLM.from_pretrained(tmp_path / "some-base")
+    assert torch.equal(logits(adapter.load(fresh, tmp_path / "alone")), logits(loaded))
+
+
+def test_cards(tmp_path):
+    plain = base()
+    plain.config._name_or_path = "someone/some-model"
+    model = adapter.insert(plain, config())
+    model.save_pretrained(tmp_path / "whole")
+    adapter.save(model, tmp_path / "alone")
+    for folder in ("whole", "alone"):
+        text = (tmp_path / folder / "README.md").read_text()
+        assert "base_model: someone/some-model" in text
+        assert "in decoder layers 1, 3, counted from 0. They plan 8 steps ahead" in text
+    (tmp_path / "alone" / "README.md").write_text("mine")
+    adapter.save(model, tmp_path / "alone")
+    assert (tmp_path / "alone" / "README.md").read_text() == "mine"
+
+
+def test_the_card_goes_to_the_hub():
+    seen = {}
+
+    def upload(_, repo_id, folder_path, **options):
+        seen[repo_id] = sorted(path.name for path in pathlib.Path(folder_path).iterdir())
+        return "https://hub/somewhere"
+
+    with (
+        patch("huggingface_hub.HfApi.create_repo", lambda _, name, **options: type("Repo", (), {"repo_id": name})),
+        patch("huggingface_hub.HfApi.upload_folder", upload),
+    ):
+        assert awake().push_to_hub("me/net") == "https://hub/somewhere"
+    assert {"README.md", "config.json", "model.safetensors"} <= set(seen["me/net"])
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    plain = base()
+    plain.config._name_or_path, plain.config._commit_hash = "someone/some-model", "abc"
+    adapter.save(wake(adapter.insert(plain, config())), folder)
+    return folder
+
+
+@pytest.fixture
+def copied(saved, tmp_path):
+    shutil.copytree(saved, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def refused(model, folder, message, error=ValueError, **options):
+    """Loading fails with the message, and the model is as it was."""
+    kinds, before = [type(module) for module in model.modules()], logits(model)
+    with pytest.raises(error, match=message):
+        adapter.load(model, folder, **options)
+    assert [type(module) for module in model.modules()] == kinds
+    assert torch.equal(logits(model), before)
+
+
+def rewritten(folder, change):
+    """The file with its tensors and facts changed; the digest as it should be."""
+    from ttcnet import files
+
+    tensors, facts = files.load(folder / FILE)
+    change(tensors, facts)
+    facts["digest"] = files.digest(tensors)
+    files.save(folder / FILE, tensors, facts)
+
+
+@pytest.mark.parametrize("kept", [0, 4, 200, 5000])
+def test_truncated_files(copied, kept):
+    path = copied / FILE
+    path.write_bytes(path.read_bytes()[:kept])
+    refused(base(), copied, "must be a whole safetensors file that ttcnet wrote")
+
+
+def test_a_damaged_byte(copied):
+    path = copied / FILE
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+    refused(base(), copied, "must hold what was saved; got other contents")
+
+
+def test_a_file_of_someone_else(tmp_path):
+    save_file({"x": torch.zeros(1)}, tmp_path / FILE)
+    refused(base(), tmp_path, "must be a whole safetensors file that ttcnet wrote")
+    refused(base(), tmp_path / "nowhere", f"folder must hold {FILE}")
+
+
+def test_missing_and_extra_weights_are_listed(copied):
+    def change(tensors, facts):
+        tensors["layers.3.inserted.layers.0.other"] = tensors.pop("layers.3.inserted.layers.0.out.weight")
+
+    rewritten(copied, change)
+    message = r"missing \['layers.3.inserted.layers.0.out.weight'\], extra \['layers.3.inserted.layers.0.other'\]"
+    refused(base(), copied, message)
+
+
+def test_weights_of_another_shape(copied):
+    def change(tensors, facts):
+        tensors["layers.3.inserted.layers.0.out.weight"] = torch.zeros(2, 3)
+
+    rewritten(copied, change)
+    refused(base(), copied, r"out.weight must have shape \(32, 16\); got \(2, 3\)")
+
+
+def test_an_unknown_field(copied):
+    rewritten(copied, lambda tensors, facts: facts["adapter"].update(tempo=3))
+    refused(base(), copied, "TTCAdapterConfig has the fields every, .*; got 'tempo'")
+
+
+def test_a_wrong_base(saved):
+    def named(name, revision=None, **more):
+        model = base(**more)
+        model.config._name_or_path, model.config._commit_hash = name, revision
+        return model
+
+    refused(named("someone/other"), saved, "base_model must have the name 'someone/some-model' .*; got 'someone/other'")
+    refused(named("someone/some-model", "def"), saved, "base_model must have the revision 'abc'")
+    refused(base("qwen2"), saved, "base_model must have the model_type 'llama'")
+    refused(base(num_hidden_layers=6), saved, "base_model must have the num_hidden_layers 4")
+    refused(base(vocab_size=70), saved, "base_model must have the vocab_size 61")
+    refused(base(hidden_size=64), saved, "base_model must have the hidden_size 32")
+    refused(base(hidden_size=64), saved, "must have shape", any_base=True)
+    refused(base(num_hidden_layers=6), saved, "missing .*layers.5.inserted", any_base=True)
+    adapter.load(named("someone/some-model", "abc"), saved)
+    adapter.load(named(""), saved)
+    adapter.load(named("someone/other"), saved, any_base=True)

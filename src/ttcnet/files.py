@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -23,6 +24,17 @@ def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     save_file(kept, unfinished, metadata={"facts": json.dumps(facts)})
     os.replace(unfinished, path)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor that is spread over processes, as FSDP does, in one piece; all of them have to ask for it."""
+    gather = getattr(tensor, "full_tensor", None)
+    return tensor if gather is None else gather()
+
+
+def is_first_process() -> bool:
+    """Whether this is the process that writes what all have in common."""
+    return not dist.is_initialized() or dist.get_rank() == 0
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

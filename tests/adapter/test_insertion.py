@@ -88,7 +88,9 @@ def test_the_place_is_between_attention_and_mlp(family):
     hooks += [last.register_forward_hook(keep("mlp"))]
     hooks += [getattr(layer, type(layer).norms.before_mlp).register_forward_hook(keep("norm"))]
     after = layer.post_attention_layernorm if family == "gemma3" else layer.self_attn
-    hooks += [after.register_forward_hook(lambda _, i, out: seen.update(attended=out[0] if type(out) is tuple else out))]
+    hooks += [
+        after.register_forward_hook(lambda _, i, out: seen.update(attended=out[0] if type(out) is tuple else out))
+    ]
     start = []
     hooks += [layer.register_forward_pre_hook(lambda _, inputs: start.append(inputs[0]))]
     with torch.no_grad():

@@ -25,7 +25,8 @@ FILE = "ttc_adapter.safetensors"
 
 def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     """Write what is inserted, without the base model, to `ttc_adapter.safetensors` in a folder; and a card if it has
-    none. The file is written whole or not at all. The model may be wrapped, by PEFT say.
+    none. The file is written whole or not at all. The model may be wrapped, by PEFT say. Of several processes that share
+    a model, all have to call this, and the first one writes.
 
     Example:
         >>> import tempfile
@@ -39,10 +40,12 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     """
     config = config_of(model)
     tensors = {
-        f"layers.{insertion.place}.inserted.{name}": value
+        f"layers.{insertion.place}.inserted.{name}": files.whole(value)
         for insertion in insertions_of(model)
         for name, value in insertion.state_dict().items()
     }
+    if not files.is_first_process():
+        return
     adapter, layers, base = config.adapter, config.num_hidden_layers, base_of(config)
     remedy = "Merge what was added to the inserted layers, with PEFT's merge_and_unload, say."
     _check_names("the inserted layers", tensors, _expected(adapter, config.hidden_size, layers), remedy)

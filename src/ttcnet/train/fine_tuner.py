@@ -7,7 +7,6 @@ processes the weights were spread over.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -18,17 +17,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from transformers import TrainerCallback
 from trl.trainer.sft_trainer import SFTTrainer
 
 from ttcnet import adapter
-from ttcnet.errors import fail
 from ttcnet.files import load, save
 from ttcnet.nn.horizon import Sampler
 
+from .state import gather, plain_items, scatter
+
 STATE, RANDOM, PROGRESS = "state.safetensors", "random-{}.safetensors", "trainer_state.json"
-TRAINED = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
 
 
 class Horizons(TrainerCallback):  # type: ignore[misc, unused-ignore]
@@ -51,18 +49,11 @@ class FineTuner(SFTTrainer):  # type: ignore[misc, unused-ignore]
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         unfinished = folder.with_name(f"{folder.name}.tmp")
-        weights, memory = self._trained()
+        tensors, facts = gather(self.model_wrapped, self._plain_optimizer())
         if self.args.should_save:
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(parents=True)
-            tensors = {f"model/{name}": value for name, value in weights.items()}
-            numbers: dict[str, dict[str, Any]] = {}
-            for name, kept in memory["state"].items():
-                for kind, value in kept.items():
-                    tensors[f"optimizer/{kind}/{name}"] = torch.as_tensor(value)
-            for group in memory["param_groups"]:
-                numbers[group["params"][0]] = {k: v for k, v in group.items() if k != "params" and _plain(v)}
-            facts = {"groups": numbers, "schedule": _plain_items(self.lr_scheduler.state_dict())}
+            facts["schedule"] = plain_items(self.lr_scheduler.state_dict())
             save(unfinished / STATE, tensors, facts)
             self.state.save_to_json(str(unfinished / PROGRESS))
         self._wait()  # the folder is there
@@ -90,28 +81,7 @@ class FineTuner(SFTTrainer):  # type: ignore[misc, unused-ignore]
         if checkpoint is None:
             return
         tensors, facts = load(Path(checkpoint) / STATE)
-        options = StateDictOptions(full_state_dict=True, ignore_frozen_params=True, strict=False)
-        expected, memory = self._trained()
-        weights: Any = {name.removeprefix("model/"): x for name, x in tensors.items() if name.startswith("model/")}
-        if set(weights) != set(expected):
-            missing, extra = sorted(set(expected) - set(weights)), sorted(set(weights) - set(expected))
-            remedy = "Resume with the settings that the run was started with, or choose another folder."
-            fail(f"{checkpoint}", "must hold the weights that are trained", f"missing {missing}, extra {extra}", remedy)
-        state: dict[str, dict[str, Tensor]] = {name: {} for name in weights}
-        for key, value in tensors.items():
-            if key.startswith("optimizer/"):
-                _, kind, name = key.split("/", 2)
-                state[name][kind] = value
-        for group in memory["param_groups"]:
-            group.update(facts["groups"][group["params"][0]])
-        whole: Any = {"state": state, "param_groups": memory["param_groups"]}
-        set_state_dict(
-            self.model_wrapped,
-            self._plain_optimizer(),
-            model_state_dict=weights,
-            optim_state_dict=whole,
-            options=options,
-        )
+        scatter(self.model_wrapped, self._plain_optimizer(), tensors, facts, checkpoint)
         self.lr_scheduler.load_state_dict(facts["schedule"])
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
@@ -122,25 +92,12 @@ class FineTuner(SFTTrainer):  # type: ignore[misc, unused-ignore]
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         raise NotImplementedError("ttcnet.train.sft saves the result of a run")
 
-    def _trained(self) -> tuple[Any, Any]:
-        """Weights that are trained, and what the optimizer remembers, by name, whole on the CPU."""
-        return get_state_dict(self.model_wrapped, self._plain_optimizer(), options=TRAINED)
-
     def _plain_optimizer(self) -> Any:
         return getattr(self.optimizer, "optimizer", self.optimizer)  # accelerate wraps it
 
     def _wait(self) -> None:
         if dist.is_initialized():
             dist.barrier()
-
-
-def _plain(value: Any) -> bool:
-    """Whether JSON can hold it."""
-    return isinstance(value, bool | int | float | str | list | tuple | None)
-
-
-def _plain_items(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if _plain(value) and json.dumps(value)}
 
 
 def _random_state() -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -1,0 +1,62 @@
+"""A short training run of a model with TTC layers, by one process or spread over several by torch's fully_shard:
+
+python -m torch.distributed.run --standalone --nproc-per-node 2 -m tests.train.sharded_run FOLDER all
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import fully_shard
+
+import ttcnet.adapter as adapter
+from tests.train.tiny import model
+from ttcnet import files
+from ttcnet.train.state import gather
+
+
+def build(train, shard):
+    net = adapter.insert(model(), adapter.TTCAdapterConfig(every=2, heads=2, state_size=8, rank=4, zero_init=False))
+    adapter.freeze_base(net) if train == "inserted" else adapter.train_all(net)
+    if shard:
+        for layer in net.model.layers:
+            fully_shard(layer)
+        fully_shard(net)
+    trained = [parameter for parameter in net.parameters() if parameter.requires_grad]
+    return net, torch.optim.AdamW(trained, lr=1e-3)
+
+
+def steps(net, optimizer, first, last, rank=0, world=1):
+    for step in range(first, last):
+        generator = torch.Generator().manual_seed(step)
+        tokens = torch.randint(6, 20, (4, 9), generator=generator)[rank::world]
+        adapter.set_horizon(net, 1 + step % 5)
+        net(input_ids=tokens, labels=tokens).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def main(folder, train):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    net, optimizer = build(train, shard=True)
+    steps(net, optimizer, 0, 20, rank, world)
+    adapter.save(net, folder / "adapter")
+    tensors, facts = gather(net, optimizer)
+    if rank == 0:
+        files.save(folder / "state.safetensors", tensors, facts)
+    if train == "all":
+        weights = get_model_state_dict(net, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+        if rank == 0:
+            net.save_pretrained(folder / "model", state_dict=weights)
+    steps(net, optimizer, 20, 25, rank, world)
+    adapter.save(net, folder / "later")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

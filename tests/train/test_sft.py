@@ -181,9 +181,30 @@ def test_settings_from_a_file(tmp_path):
         settings(dict(model="m"))
     with pytest.raises(ValueError, match="train must not be 'inserted'"):
         settings(dict(model="m", data="d", out="o", adapter=None, train="inserted"))
+    (tmp_path / "other.toml").write_text('extends = "run.toml"\nlr = 2e-4\n')
+    assert settings(values_of(tmp_path / "other.toml")).lr == 2e-4
+    assert settings(values_of(tmp_path / "other.toml")).adapter == {"every": "16:2"}
     path.write_text("model = \n")
     with pytest.raises(ValueError, match=r"run.toml must be TOML"):
         values_of(path)
+
+
+RECIPES = [path for path in (Path(__file__).parents[2] / "recipes/math").glob("*.toml") if path.stem != "common"]
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_the_recipes_of_the_papers_table(path):
+    """Each says what its name does, and otherwise what the paper does."""
+    found = settings(values_of(path), path.name)
+    assert (found.batch, found.lr, found.weight_decay, found.warm_up, found.epochs) == (96, 2e-5, 0.1, 0.1, 1)
+    assert found.train == "all"
+    row = path.stem.rsplit("-", 1)[1]
+    if row == "full":
+        assert found.adapter is None
+    else:
+        config = adapter.TTCAdapterConfig.from_dict(found.adapter)
+        assert (config.insert, config.every, config.heads, config.rank) == (row, 8, 16, 16)
+        assert config.places(32) == {7: 1, 15: 1, 23: 1, 31: 1}
 
 
 def test_the_command(tmp_path):

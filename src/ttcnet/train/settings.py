@@ -92,11 +92,13 @@ class FineTuning:
 
 
 def values_of(path: Path) -> dict[str, Any]:
-    """What a TOML file says."""
+    """What a TOML file says; `extends` names a file beside it that says the rest."""
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        values = tomllib.loads(path.read_text("utf-8"))
     except tomllib.TOMLDecodeError as error:
         fail(str(path), "must be TOML", error, "Correct the file.")
+    other = values.pop("extends", None)
+    return values if other is None else values_of(path.parent / other) | values
 
 
 def settings(values: dict[str, Any], source: str = "settings") -> FineTuning:

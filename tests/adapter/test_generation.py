@@ -8,7 +8,7 @@ from transformers import DynamicCache, StaticCache
 
 import ttcnet.adapter as adapter
 
-from .bases import BASELINES, awake, base, tokens
+from .bases import BASELINES, awake, base, config, tokens, wake
 
 GREEDY = dict(max_new_tokens=5, do_sample=False)
 KINDS = ["ttc", *BASELINES]
@@ -207,7 +207,7 @@ def test_packed_sequences_do_not_meet_in_ttc_layers():
 
 @pytest.mark.parametrize("kind", ["ttc", "gdn"])
 def test_a_step_compiled_with_a_static_cache(kind):
-    plain, x = awake(insert=kind, every=4), tokens()
+    plain, x = wake(adapter.insert(base(num_hidden_layers=1), config(insert=kind, every=1))), tokens()
     with torch.no_grad():
         expected = plain(x, use_cache=False).logits[:, 5:]
         cache = StaticCache(config=plain.config, max_cache_len=16)

@@ -5,6 +5,7 @@ This module imports nothing, so that `ttcnet --help` and a bare `import ttcnet` 
     ttcnet.lqr     solve and plan: linear-quadratic control problems, batched and differentiable
     ttcnet.nn      layers: TTC, horizon samplers, and mixers from attention to MesaNet under one signature
     ttcnet.models  TTC-Net in the conventions of Hugging Face
+    ttcnet.adapter TTC layers inside pretrained models of transformers
     ttcnet.tasks   what models are trained and judged on: Sudoku
 """
 

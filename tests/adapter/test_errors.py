@@ -61,7 +61,7 @@ def test_unsupported_models_are_told_what_is_supported():
 
 
 def test_bad_insertions():
-    with pytest.raises(ValueError, match="every must fit the model's 4 decoder layers; got 8. Pass every=4 or less"):
+    with pytest.raises(ValueError, match=r"every must fit the model's 4 decoder layers; got 8. Pass every=4 or less"):
         adapter.insert(base(), adapter.TTCAdapterConfig())
     with pytest.raises(TypeError, match="config must be a TTCAdapterConfig; got dict"):
         adapter.insert(base(), {"every": 8})
@@ -82,7 +82,7 @@ def test_models_that_someone_else_has_changed():
     assert torch.equal(patched(tokens()).logits, before)
     more = base()
     more.model.layers[3].extra = torch.nn.Identity()
-    with pytest.raises(TypeError, match="decoder layer 3 must be a LlamaDecoderLayer with .*; got .*extra"):
+    with pytest.raises(TypeError, match=r"decoder layer 3 must be a LlamaDecoderLayer with .*; got .*extra"):
         adapter.insert(more, config())
     assert type(more) is LlamaForCausalLM
 

@@ -9,8 +9,9 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaFor
 import ttcnet.adapter as adapter
 from ttcnet.adapter.families import FAMILIES as SUPPORTED
 from ttcnet.nn import TTCLayer
+from ttcnet.nn.mixers import KINDS
 
-from .bases import BASELINES, FAMILIES, awake, base, config, tokens, wake
+from .bases import FAMILIES, awake, base, config, tokens, wake
 
 GREEDY = dict(max_new_tokens=4, do_sample=False)
 
@@ -37,16 +38,16 @@ def test_logits_and_text_are_the_bases_to_the_bit(family, attention, dtype):
             adapter.remove(model)
 
 
-@pytest.mark.parametrize("kind", BASELINES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_baselines_start_as_the_identity_with_as_many_parameters(kind):
     model, x = base(), tokens()
     with torch.no_grad():
         logits = model(x).logits
-        adapter.insert(model, config(insert=kind, heads=2, state_size=16))
+        adapter.insert(model, config(insert=kind, heads=4, state_size=16, rank=16))
         assert torch.equal(model(x).logits, logits)
     mine = sum(parameter.numel() for parameter in adapter.parameters(model).values())
     adapter.remove(model)
-    adapter.insert(model, config(heads=2, state_size=16))
+    adapter.insert(model, config(heads=4, state_size=16, rank=16))
     ttc = sum(parameter.numel() for parameter in adapter.parameters(model).values())
     assert mine == pytest.approx(ttc, rel=0.1)
 
@@ -82,20 +83,19 @@ def test_the_place_is_between_attention_and_mlp(family):
     last = layer.post_feedforward_layernorm if family == "gemma3" else layer.mlp
 
     def keep(name):
-        return lambda _, inputs, output: seen.update({name: (inputs[0], output)})
+        return lambda _, inputs, output: seen.update({name: (inputs and inputs[0], output)})
 
-    hooks = [layer.register_forward_hook(keep("layer")), layer.inserted.register_forward_hook(keep("inserted"))]
-    hooks += [last.register_forward_hook(keep("mlp"))]
-    hooks += [getattr(layer, type(layer).norms.before_mlp).register_forward_hook(keep("norm"))]
+    layer.register_forward_hook(keep("layer"))
+    layer.inserted.register_forward_hook(keep("inserted"))
+    last.register_forward_hook(keep("mlp"))
+    getattr(layer, type(layer).norms.before_mlp).register_forward_hook(keep("norm"))
     after = layer.post_attention_layernorm if family == "gemma3" else layer.self_attn
-    hooks += [
-        after.register_forward_hook(lambda _, i, out: seen.update(attended=out[0] if type(out) is tuple else out))
-    ]
-    start = []
-    hooks += [layer.register_forward_pre_hook(lambda _, inputs: start.append(inputs[0]))]
+    after.register_forward_hook(keep("attended"))
+    layer.register_forward_pre_hook(lambda _, inputs: seen.update(start=inputs[0]))
     with torch.no_grad():
         model(x)
-    assert torch.equal(seen["inserted"][0], start[0] + seen["attended"])
+    attended = seen["attended"][1] if family == "gemma3" else seen["attended"][1][0]
+    assert torch.equal(seen["inserted"][0], seen["start"] + attended)
     assert torch.equal(seen["norm"][0], seen["inserted"][1])
     assert torch.equal(seen["layer"][1], seen["inserted"][1] + seen["mlp"][1])
 
@@ -261,7 +261,7 @@ def test_a_few_steps_lower_the_loss_and_leave_the_base():
 def test_compiled_it_computes_the_same():
     plain, x = base(num_hidden_layers=1), tokens()
     model = wake(adapter.insert(copy.deepcopy(plain), config(every=1)))
-    compiled = torch.compile(model, backend="aot_eager")
+    compiled = torch.compile(model, backend="eager")
     with torch.no_grad():
         assert torch.allclose(compiled(x).logits, model(x).logits, atol=1e-5)
         adapter.set_horizon(compiled, 3)
@@ -293,9 +293,6 @@ def test_a_decoder_layer_is_never_split_over_devices():
 
 
 @pytest.mark.parametrize("family", SUPPORTED, ids=lambda family: family.name)
-def test_a_table_that_fits_the_library(family):
-    assert {name for name, _ in family.layer(family.config(**_small(family)), 0).named_children()} == family.parts
-
-
-def _small(family):
-    return dict(hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=8)
+def test_the_table_fits_the_library(family):
+    shape = family.config(hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4)
+    assert {name for name, _ in family.layer(shape, 0).named_children()} == family.parts

@@ -9,8 +9,8 @@
     options = matched("gdn", 128, 32_768, heads=4)        # the `inner` that comes closest to a number of parameters
     build("gdn", 128, **options)
 
-All are plain PyTorch, parallel over the tokens in training, and equal to their token-by-token definitions. With
-causal=False they see all tokens; see `Mixer`.
+All are plain PyTorch, parallel over the tokens in training, and equal to their token-by-token definitions; the scan of
+Mamba has kernels for a GPU besides, see `selective.py`. With causal=False they see all tokens; see `Mixer`.
 """
 
 from __future__ import annotations

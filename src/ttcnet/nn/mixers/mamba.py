@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ttcnet.lqr.arithmetic import working_dtype
 
 from .base import Memory, Mixer, ShortConvolution, State, draw_linear, draw_step_bias, fill, positive, store, upcast
-from .scans import linear_scan
+from .selective import selective_scan
 
 
 class Mamba(Mixer):
@@ -84,11 +84,9 @@ class Mamba(Mixer):
         with torch.autocast(x.device.type, enabled=False):
             step = F.softplus(step + bias)
             step = self.still(step.flatten(2), mask).unflatten(-1, (self.directions, -1))
-            a = (step.unsqueeze(-1) * -A_log.exp()).exp()  # (batch, length, directions, inner, state_size)
-            b = (step * u).unsqueeze(-1) * B.unsqueeze(-2)
-            h = linear_scan(a, b, None if state is None else state.memory)
-            if state is not None:
-                state.memory = store(state.memory, h[:, -1])
-            y = (h @ C.unsqueeze(-1)).squeeze(-1) + D * u
-            y = self.add_ways(y.flatten(2)) * F.silu(gate)
+            first = None if state is None else state.memory
+            y, last = selective_scan(u, step, -A_log.exp(), B, C, first, keep=state is not None)
+            if state is not None and last is not None:
+                state.memory = store(state.memory, last)
+            y = self.add_ways((y + D * u).flatten(2)) * F.silu(gate)
         return self.out(y.to(gate.dtype))

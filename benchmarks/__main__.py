@@ -151,6 +151,31 @@ def layer(
 
 
 @app.command()
+def decode(
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
+    shape: Annotated[str, typer.Option(help="8B, the shape of Llama 3, or tiny.")] = "8B",
+    prompt: Annotated[int, typer.Option(help="Tokens of the prompt.")] = 64,
+    new: Annotated[int, typer.Option(help="Tokens to generate.")] = 128,
+    repeats: Annotated[int, typer.Option(help="Generations to take the median of.")] = 5,
+    out: Annotated[Path, typer.Option(help="CSV file to write, after every measurement.")] = Path("bench/decode.csv"),
+) -> None:
+    """Generating text, batch 1, bfloat16: tokens a second with and without TTC layers."""
+    from .decode import SHAPES, measure_decoding
+
+    if shape not in SHAPES:
+        raise typer.BadParameter(f"shape must be one of {', '.join(SHAPES)}; got {shape!r}.")
+    rows: list[Row] = []
+    where = stamp()
+    for point, found in measure_decoding(shape, device, prompt, new, repeats):
+        rows.append({name: str(value) for name, value in (vars(point) | found).items()} | where)
+        write(rows, out)
+        kind = f"T = {point.horizon}" if point.horizon else "no TTC"
+        how = "compiled" if point.compiled else "eager"
+        typer.echo(f"{kind}, {how}: {found['tokens_per_second']:.1f} tokens/s, {found['ms_per_token']:.2f} ms each")
+    typer.echo(f"Written to {out}")
+
+
+@app.command()
 def parameters() -> None:
     """Count the parameters of all layers anew, into benchmarks/results/parameters.csv."""
     from .layer import parameter_rows

@@ -53,6 +53,8 @@ def table(name: str, results: Path) -> str:
     """The text of the table of that name."""
     if name == "layer-gpu":
         return training_steps(read(results / "layer-gpu.csv"))
+    if name == "decode-gpu":
+        return decoding(read(results / "decode-gpu.csv"))
     if name.startswith("sudoku-"):
         return sudoku_table(RUNS / "sudoku" / name.removeprefix("sudoku-"))
     if name not in VIEWS:
@@ -80,6 +82,20 @@ def training_steps(rows: list[Row]) -> str:
         f"{plain(with_overhead(rows))}\n{row['blocks']} blocks of width {row['width']}, batch {row['batch']} x "
         f"{row['length']} tokens, bfloat16: median time of forward, backward and AdamW. {row['gpu']}; torch "
         f"{row['version_torch']}, commit {row['commit']}, {row['date']}. Command: `{command}`.\n"
+    )
+
+
+def decoding(rows: list[Row]) -> str:
+    """What TTC layers cost when text is generated."""
+    from .decode import decode_rows
+
+    row = rows[0]
+    return (
+        f"{plain(decode_rows(rows))}\nA Llama of the shape {row['shape']} with random weights, batch 1, bfloat16, "
+        f"{row['prompt']} tokens of prompt and {row['new']} new ones; a TTC layer in every eighth block. Eager: with a "
+        f"dynamic cache; compiled: static cache, as `generate` compiles it. {row['gpu']}; torch {row['version_torch']}, "
+        f"transformers {row['version_transformers']}, commit {row['commit']}, {row['date']}. Command: "
+        f"`ttcnet bench decode --device cuda`.\n"
     )
 
 

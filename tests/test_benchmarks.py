@@ -15,6 +15,7 @@ from benchmarks import __main__ as command
 from benchmarks import measure as measuring
 from benchmarks import peers, sweeps
 from benchmarks.__main__ import app
+from benchmarks.decode import decode_rows, measure_decoding
 from benchmarks.errors import cast, differentiate, fill, relative_errors, weights
 from benchmarks.measure import Outcome, Point, measure_here
 from benchmarks.providers import PROVIDERS, why_not
@@ -22,7 +23,7 @@ from benchmarks.regimes import draw
 from benchmarks.results import line, parse, read, stamp, write
 from benchmarks.sudoku import sudoku_table
 from benchmarks.sweeps import SWEEPS, History, expand
-from benchmarks.tables import update
+from benchmarks.tables import decoding, update
 
 RUNNER = CliRunner()
 FINE = Outcome("ok", 1.0, 4.0, 3.9, 4.1, 9, 12.0, 1e-7, 1e-6, 0.5)
@@ -296,3 +297,28 @@ def test_the_sudoku_table_refuses_runs_that_cannot_be_compared(tmp_path):
         sudoku_table(tmp_path)
     with pytest.raises(ValueError, match="must hold runs; it has none"):
         sudoku_table(tmp_path / "nowhere")
+
+
+def test_decoding_is_measured_with_and_without_ttc():
+    found = dict(measure_decoding("tiny", "cpu", prompt=3, new=4, repeats=1, horizons=(2, 4)))
+    assert [(point.horizon, point.compiled) for point in found] == [
+        (0, False), (0, True), (2, False), (4, False), (2, True), (4, True)
+    ]  # fmt: skip
+    assert all(result["ms_per_token"] > 0 for result in found.values())
+    rows = [
+        {name: str(value) for name, value in (vars(point) | result).items()}
+        | dict(gpu="a GPU", version_torch="2", version_transformers="5", commit="abc", date="today")
+        for point, result in found.items()
+    ]
+    text = decoding(rows)
+    assert "| no TTC |" in text
+    assert "| 2 |" in text
+    assert text.count("% time)") == 4
+
+
+def test_the_decoding_table_has_the_papers_figures():
+    rows = [dict(horizon=str(T), compiled="False", tokens_per_second=str(speed)) for T, speed in ((0, 50), (8, 40))]
+    one, two = decode_rows(rows)
+    assert one == {"T": "no TTC", "eager, tokens/s": "50.0", "compiled, tokens/s": "", "paper, tokens/s": "47.2"}
+    assert two["eager, tokens/s"] == "40.0 (+25.0 % time)"
+    assert two["paper, tokens/s"] == "45.8 (+3.0 % time)"

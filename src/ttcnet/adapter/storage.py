@@ -25,8 +25,8 @@ FILE = "ttc_adapter.safetensors"
 
 def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     """Write what is inserted, without the base model, to `ttc_adapter.safetensors` in a folder; and a card if it has
-    none. The file is written whole or not at all. The model may be wrapped, by PEFT say. Of several processes that share
-    a model, all have to call this, and the first one writes.
+    none. The file is written whole or not at all. The model may be wrapped, by PEFT say. Of several processes that
+    share a model, all have to call this, and the first one writes.
 
     Example:
         >>> import tempfile

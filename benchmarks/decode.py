@@ -15,7 +15,7 @@ import ttcnet.adapter as adapter
 
 HORIZONS = (8, 16, 64, 128)
 PAPER = {0: 47.16, 8: 45.77, 16: 44.61, 64: 41.43, 128: 36.18}  # tokens a second, 8B, by horizon; 0 is without TTC
-SHAPES = {
+SHAPES: dict[str, dict[str, Any]] = {
     "8B": dict(vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32)
     | dict(num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=8192, rope_theta=500000.0),
     "tiny": dict(vocab_size=100, hidden_size=64, intermediate_size=128, num_hidden_layers=8)

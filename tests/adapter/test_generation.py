@@ -196,6 +196,15 @@ def test_what_mixers_cannot_do_is_refused():
         awake()(x, position_ids=packed)
 
 
+def test_packed_sequences_are_refused_in_compiled_code_too():
+    model, x = wake(adapter.insert(base(num_hidden_layers=1), config(insert="retnet", every=1))), tokens(1)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        compiled(x, position_ids=torch.arange(9)[None], use_cache=False)
+        with pytest.raises(RuntimeError, match="position_ids must count up by one, since retnet remembers"):
+            compiled(x, position_ids=torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]]), use_cache=False)
+
+
 def test_packed_sequences_do_not_meet_in_ttc_layers():
     model, x = awake(), tokens(1)
     packed = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]])

@@ -96,15 +96,19 @@ class Backbone(WithInsertions):
 
     def _refuse_packing(self, position_ids: Tensor | None, kwargs: dict[str, Any]) -> None:
         """Mixers would carry something from one sequence of a row to the next."""
+        kind, mask = self.config.inserted, kwargs["token_mask"]
+        rule, value = f"must count up by one, since {kind} remembers", "several sequences in a row"
         packed = kwargs.get("cu_seq_lens_q") is not None
-        if not torch.compiler.is_compiling() and position_ids is not None and position_ids.shape[-1] > 1:
+        if position_ids is not None and position_ids.shape[-1] > 1:
             breaks = position_ids.diff() != 1
-            mask = kwargs["token_mask"]
-            packed = packed or bool((breaks if mask is None else breaks & mask[:, 1:] & mask[:, :-1]).any())
-        kind = self.config.inserted
+            breaks = (breaks if mask is None else breaks & mask[:, 1:] & mask[:, :-1]).any()
+            if torch.compiler.is_compiling():  # where values are not known until it runs
+                torch._assert_async(~breaks, f"position_ids {rule}; got {value}.")
+            else:
+                packed = packed or bool(breaks)
         if packed:
             remedy = "Pass one sequence a row, padded, or insert TTC layers, which see each token by itself."
-            fail("position_ids", f"must count up by one, since {kind} remembers", "several sequences in a row", remedy)
+            fail("position_ids", rule, value, remedy)
         attention = str(self.config._attn_implementation)
         if attention.startswith("paged") or attention == "vllm":
             remedy = "Use eager, sdpa or flash attention, or insert TTC layers."

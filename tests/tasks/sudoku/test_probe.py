@@ -1,8 +1,12 @@
 """Probes of planned states."""
 
+import json
+
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from ttcnet.cli import app
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.tasks.sudoku import generate
 from ttcnet.tasks.sudoku.probe import _accuracy, planned_states, probe
@@ -48,3 +52,16 @@ def test_probes_of_every_layer_and_step():
     assert all(0 <= result.cells <= 1 for result in results)
     with pytest.raises(ValueError, match="model must have a TTC layer"):
         list(probe(model("transformer"), generate(2, seed=1), generate(2, seed=2)))
+
+
+def test_the_probe_command_writes_what_it_found(tmp_path):
+    model().save_pretrained(tmp_path / "model")
+    generate(4, seed=1).write(tmp_path / "boards.csv")
+    where = ["--train", str(tmp_path / "boards.csv"), "--test", str(tmp_path / "boards.csv"), "--device", "cpu"]
+    options = [*where, "--step", "0", "--step", "2", "--out", str(tmp_path / "found" / "probe.json")]
+    done = CliRunner().invoke(app, ["sudoku", "probe", str(tmp_path / "model"), *options])
+    assert done.exit_code == 0, done.output
+    assert "TTC layer 1, step 2:" in done.output
+    kept = json.loads((tmp_path / "found" / "probe.json").read_text())
+    assert [result["step"] for result in kept["results"]] == [0, 2]
+    assert (kept["fitted"], kept["judged"]) == (4, 4)

@@ -84,11 +84,8 @@ def eval_command(
     device: Device = "auto",
 ) -> None:
     """Boards and cells that a model gets right, with 95 % intervals."""
-    from ttcnet.environment import commit, machine, versions
-
     from .data import read
     from .evaluation import MODES, evaluate
-    from .training import write_json
 
     for name in mode or ():
         if name not in MODES:
@@ -107,9 +104,7 @@ def eval_command(
             if by_givens:
                 typer.echo(scores.table())
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        where = {"model": "shipped" if model is None else str(model), "data": data.name, "boards": len(boards)}
-        write_json(out, where | {"results": results, "machine": machine(), "versions": versions(), "commit": commit()})
+        _write(out, model, {"data": data.name, "boards": len(boards), "results": results})
 
 
 @app.command("probe")
@@ -122,18 +117,26 @@ def probe_command(
     ] = None,
     step: Annotated[list[int] | None, typer.Option(help="Planning steps; 0, 2, 4 and 8 if not given.")] = None,
     limit: Annotated[int, typer.Option(help="Boards of each file to take.")] = 1000,
+    out: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
     device: Device = "auto",
 ) -> None:
     """How much of the solution can be read off the states that TTC layers plan to pass through."""
+    from dataclasses import asdict
+
     from .data import read
-    from .probe import STEPS, probe
+    from .probe import STEPS, Probe, probe
 
     learnt, held_out = (_or_exit(lambda path=path: read(path))[:limit] for path in (train, test))
     net = _load(model, device)
     typer.echo(f"Probing {len(learnt):,} boards, judging on {len(held_out):,} ...", err=True)
     probes = probe(net, learnt, held_out, tuple(step or STEPS))
+    results: list[Probe] = []
     while (result := _or_exit(lambda: next(probes, None))) is not None:
         typer.echo(f"TTC layer {result.layer + 1}, step {result.step}: {100 * result.cells:.1f} % of cells")
+        results.append(result)
+    if out is not None:
+        sizes = {"fitted": len(learnt), "judged": len(held_out)}
+        _write(out, model, sizes | {"results": [asdict(result) for result in results]})
 
 
 @app.command("solve")
@@ -219,6 +222,21 @@ def play_command(
         server.serve_forever()
     except KeyboardInterrupt:
         typer.echo("Ended.")
+
+
+def _write(out: Path, model: Path | None, found: dict[str, Any]) -> None:
+    """Results, with what made them."""
+    import sys
+
+    from ttcnet.environment import commit, machine, versions
+
+    from .training import write_json
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    which = {"model": "shipped" if model is None else str(model)}
+    facts = {"machine": machine(), "versions": versions(), "commit": commit()}
+    command = "ttcnet " + " ".join(argument.rpartition("/")[2] for argument in sys.argv[1:])
+    write_json(out, which | found | facts | {"command": command})
 
 
 def _clashes(board: Any) -> bool:

@@ -8,3 +8,11 @@ from typing import NoReturn
 def fail(field: str, rule: str, value: object, remedy: str, error: type[Exception] = ValueError) -> NoReturn:
     """Raise `error` with a message that gives field, rule, value and remedy."""
     raise error(f"{field} {rule}; got {value}. {remedy}")
+
+
+def is_complaint(error: BaseException) -> bool:
+    """Whether `fail` raised it: a sentence for the user, who needs no traceback."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code is fail.__code__

@@ -227,3 +227,20 @@ def test_the_command(tmp_path):
     failed = CliRunner().invoke(app, ["sft", str(file), "--out", "x"])
     assert failed.exit_code == 1
     assert "must name model, data and out; got no data" in failed.output
+
+
+def test_only_complaints_come_without_a_traceback(tmp_path, monkeypatch):
+    from typer.testing import CliRunner
+
+    from ttcnet.cli import app
+
+    def broken(_):
+        raise ValueError("something inside")
+
+    monkeypatch.setattr(sft, "fine_tune", broken)
+    done = CliRunner().invoke(app, ["sft", "--model", "m", "--data", "d", "--out", str(tmp_path)])
+    assert isinstance(done.exception, ValueError)
+    monkeypatch.undo()
+    done = CliRunner().invoke(app, ["sft", "--model", "m", "--data", "d", "--out", str(tmp_path), "--batch", "0"])
+    assert isinstance(done.exception, SystemExit)
+    assert "batch must be a whole number of 1 or more; got 0" in done.output

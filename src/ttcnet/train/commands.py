@@ -41,6 +41,7 @@ def sft(
 ) -> None:
     """Fine-tune a language model, with TTC layers inserted. Killed runs continue from their last checkpoint when the
     command is given again. On several GPUs: accelerate launch -m ttcnet.cli sft ..."""
+    from ttcnet.errors import is_complaint
     from ttcnet.extras import require
 
     from .settings import settings as made
@@ -69,7 +70,9 @@ def sft(
         from .sft import fine_tune
 
         fine_tune(config)
-    except (ValueError, TypeError, OSError, ImportError) as error:
+    except Exception as error:
+        if not isinstance(error, ImportError | OSError) and not is_complaint(error):
+            raise  # a fault of ours or of a library: with all that is known about it
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
     kind = "model" if config.train == "all" else "adapter"

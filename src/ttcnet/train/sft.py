@@ -57,11 +57,13 @@ def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None) -> A
         remedy = f"Pass max_length={limit}: longer rows are then left out, and counted."
         fail("max_length", f"must be given: the model takes {limit} tokens", f"a row of {examples.longest}", remedy)
     model = _insert(model, config)
-    trainer = _trainer(model, tokenizer, config, examples)
+    report = Report(out)
+    trainer = _trainer(model, tokenizer, config, examples, report)
     last = get_last_checkpoint(str(out))
     if last is not None:
         console.print(f"Going on from {last}.", highlight=False)
-    trainer.train(resume_from_checkpoint=last)
+    with report.progress:
+        trainer.train(resume_from_checkpoint=last)
     _restore_horizon(trainer.model, config)
     save_result(trainer.model, config, out)
     if _is_first():
@@ -99,7 +101,9 @@ def _insert(model: Any, config: FineTuning) -> Any:
     return model
 
 
-def _trainer(model: Any, tokenizer: Any, config: FineTuning, examples: Examples) -> FineTuner:
+def _trainer(
+    model: Any, tokenizer: Any, config: FineTuning, examples: Examples, *callbacks: TrainerCallback
+) -> FineTuner:
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     inserted = TTCAdapterConfig.from_dict(config.adapter) if config.adapter is not None else None
@@ -141,10 +145,9 @@ def _trainer(model: Any, tokenizer: Any, config: FineTuning, examples: Examples)
         use_cpu=not torch.cuda.is_available(),
     )
     data = Dataset.from_list([example._asdict() for example in examples.kept])
-    callbacks: list[TrainerCallback] = [Report(Path(config.out), config.to_dict())]
     if inserted is not None and inserted.insert == "ttc":
-        callbacks.append(Horizons(parse(config.horizon, seed=config.seed)))
-    trainer = FineTuner(model, options, train_dataset=data, processing_class=tokenizer, callbacks=callbacks)
+        callbacks = (*callbacks, Horizons(parse(config.horizon, seed=config.seed)))
+    trainer = FineTuner(model, options, train_dataset=data, processing_class=tokenizer, callbacks=[*callbacks])
     trainer.remove_callback(PrinterCallback)
     return trainer
 
@@ -171,7 +174,7 @@ def save_result(model: Any, config: FineTuning, out: Path) -> None:
 class Report(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """A progress bar with loss, tokens a second and the time left; log.jsonl in the folder of the run."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+    def __init__(self, folder: Path) -> None:
         self.log = folder / "log.jsonl"
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self.progress = Progress(*columns, console=Console(stderr=True), disable=not _is_first())
@@ -184,7 +187,6 @@ class Report(TrainerCallback):  # type: ignore[misc, unused-ignore]
                 line for line in self.log.read_text().splitlines() if json.loads(line)["step"] <= state.global_step
             ]
             self.log.write_text("".join(f"{line}\n" for line in lines))
-        self.progress.start()
         self.progress.update(self.task, total=state.max_steps, completed=state.global_step)
         self.then = time.monotonic()
 
@@ -202,9 +204,6 @@ class Report(TrainerCallback):  # type: ignore[misc, unused-ignore]
         kept |= {"tokens": logs.get("num_tokens"), "tokens_per_second": speed}
         with self.log.open("a") as file:
             file.write(json.dumps(kept) + "\n")
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # type: ignore[override, unused-ignore]
-        self.progress.stop()
 
 
 def _is_first() -> bool:

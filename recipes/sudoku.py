@@ -38,6 +38,7 @@ SETTINGS = {
     "best": TrainConfig(augmentation="all+reveal", batch=64),
 }
 MORE_SEEDS = ("ttc", "transformer")  # three of these
+EVERY, SAVE_EVERY = 200, 10_000  # steps between lines of the logs, and between checkpoints
 
 
 def runs(setting: str, steps: int, only: list[str] | None) -> dict[str, TrainConfig]:
@@ -86,9 +87,7 @@ def _start(configs: dict[str, TrainConfig], boards: Boards, out: Path, device: s
     return trainers
 
 
-def _train(
-    trainers: dict[str, Trainer], out: Path, deadline: float, every: int = 200, save_every: int = 10_000
-) -> bool:
+def _train(trainers: dict[str, Trainer], out: Path, deadline: float) -> bool:
     """Train all of them side by side, each from a thread of its own. Whether they got to the end."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     step = min(trainer.step for trainer in trainers.values())
@@ -99,13 +98,13 @@ def _train(
     with Progress(*columns) as progress, ThreadPoolExecutor(len(trainers)) as pool:
         task = progress.add_task("training", total=total, completed=step)
         while step < total:
-            begin, step = step, min(step - step % every + every, total)
+            begin, step = step, min(step - step % EVERY + EVERY, total)
             for done in [pool.submit(_advance, trainer, step) for trainer in trainers.values()]:
                 done.result()
             news = dict(_news(trainers, out, step - begin))
             progress.update(task, completed=step, description=_line(news))
             late = time.monotonic() > deadline and step < total
-            if late or step % save_every == 0 or step == total:
+            if late or step % SAVE_EVERY == 0 or step == total:
                 for name, trainer in trainers.items():
                     trainer.save(out / name / "checkpoint.safetensors")
             if late:

@@ -11,10 +11,11 @@ from ttcnet.tasks.sudoku import generate
 
 @pytest.fixture
 def small(monkeypatch, tmp_path):
-    boards = generate(24, givens=(33, 34), seed=0)
+    boards = generate(8, givens=(70, 72), seed=0)
     boards.write(tmp_path / "boards.csv")
     for name, config in sudoku.SETTINGS.items():
         monkeypatch.setitem(sudoku.SETTINGS, name, replace(config, layers=1, width=32, heads=2, batch=4))
+    monkeypatch.setattr(sudoku, "EVERY", 4)
     where = dict(train=tmp_path / "boards.csv", test=tmp_path / "boards.csv", device="cpu")
 
     def start(setting, out, **options):
@@ -38,11 +39,11 @@ def test_every_run_of_the_table_is_trained_and_judged(small):
 
 
 def test_a_stopped_recipe_goes_on(small):
-    whole = small("best", "whole", steps=400)
-    parts = small("best", "parts", steps=400, minutes=1e-9)
+    whole = small("best", "whole", steps=8)
+    parts = small("best", "parts", steps=8, minutes=1e-9)
     assert not (parts / "ttc-0" / "metrics.json").exists()
-    assert len((parts / "ttc-0" / "log.jsonl").read_text().splitlines()) == 1  # stopped after 200 steps
-    small("best", "parts", steps=400)
+    assert len((parts / "ttc-0" / "log.jsonl").read_text().splitlines()) == 1  # stopped after 4 steps
+    small("best", "parts", steps=8)
     one, two = ((folder / "ttc-0" / "model" / "model.safetensors").read_bytes() for folder in (whole, parts))
     assert one == two
     assert (whole / "ttc-0" / "log.jsonl").read_text() == (parts / "ttc-0" / "log.jsonl").read_text()

@@ -35,7 +35,7 @@ def worst(found, expected):
     return max((found[name] - expected[name]).abs().max().item() for name in expected)
 
 
-@pytest.mark.parametrize("train", ["inserted", "all"])
+@pytest.mark.parametrize("train", ["inserted", pytest.param("all", marks=pytest.mark.slow)])
 def test_two_processes_train_and_save_as_one(train, tmp_path):
     two_processes(tmp_path, train)
     alone, optimizer = build(train, shard=False)

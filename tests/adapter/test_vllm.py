@@ -35,7 +35,8 @@ NEW = 16
 
 def made(folder, family="llama", **changes):
     """A saved model whose layers have something to say, with heads of a size that vLLM has attention for."""
-    model = wake(adapter.insert(base(family, hidden_size=128, head_dim=32), config(**changes)))
+    sizes = dict(hidden_size=128, head_dim=32, tie_word_embeddings=False)  # tied, Gemma repeats the last token
+    model = wake(adapter.insert(base(family, **sizes), config(**changes)))
     model.save_pretrained(folder)
     return model
 

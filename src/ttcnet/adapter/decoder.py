@@ -57,6 +57,7 @@ class WithInsertions(Conventions):
     ours: ClassVar[dict[type, type]]  # the classes of this family, by the library's
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        refuse_paging(config)
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
         plant(self, prepare(self, config.adapter), self.ours)
 
@@ -89,6 +90,7 @@ class Backbone(WithInsertions):
             mask = attention_mask if token_mask is None else token_mask
             kwargs["token_mask"] = real_tokens(mask, tokens.shape[0], tokens.shape[1])
             self._refuse_packing(position_ids, kwargs)
+            refuse_paging(self.config)
         return super().forward(**given, **kwargs)  # type: ignore[misc]
 
     def _any_enabled(self) -> bool:
@@ -109,10 +111,6 @@ class Backbone(WithInsertions):
         if packed:
             remedy = "Pass one sequence a row, padded, or insert TTC layers, which see each token by itself."
             fail("position_ids", rule, value, remedy)
-        attention = str(self.config._attn_implementation)
-        if attention.startswith("paged") or attention == "vllm":
-            remedy = "Use eager, sdpa or flash attention, or insert TTC layers."
-            fail("attn_implementation", f"must keep a cache that {kind} can join", repr(attention), remedy)
 
 
 class Generator(WithInsertions):
@@ -139,6 +137,15 @@ class Generator(WithInsertions):
             elif attention_mask.ndim == 2:
                 inputs["token_mask"] = attention_mask[:, -length:].to(tokens.device).bool()
         return inputs
+
+
+def refuse_paging(config: Any) -> None:
+    """Paged attention, vLLM's or transformers' own, has no place for what mixers remember."""
+    attention = str(config._attn_implementation)
+    if config.inserted not in FORGETFUL and (attention.startswith("paged") or attention == "vllm"):
+        kind = config.inserted
+        remedy = f"A model with {kind} is served by transformers only, with eager, sdpa or flash attention."
+        fail("attn_implementation", f"must keep a cache that {kind} can join", repr(attention), remedy)
 
 
 def adapter_of(config: Any) -> TTCAdapterConfig:

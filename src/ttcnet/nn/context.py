@@ -30,6 +30,19 @@ GROWTH = 4.0  # the logarithm of how much a state may grow by itself
 BASIS_STD = 0.25
 
 
+class Affine(nn.Module):
+    """Weight and bias of a linear map that `Context` computes itself, in float32.
+
+    Not an nn.Linear: what quantises or serves models puts layers of its own in the place of those, and their weights
+    are not for others to read.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
+        self.bias = nn.Parameter(torch.empty(outputs))
+
+
 class Context(nn.Module):
     """States (N, heads, n) to problems.
 
@@ -51,7 +64,7 @@ class Context(nn.Module):
             self.parts |= {"decay_A": 1, "decay_B": m, "decay_Q": n}
         self.weight = nn.Parameter(torch.empty(heads, n, sum(self.parts.values())))
         self.bias = nn.Parameter(torch.empty(heads, sum(self.parts.values())))
-        self.shared = nn.Linear(heads * n, 2 * rank)  # coefficients of B and of Q
+        self.shared = Affine(heads * n, 2 * rank)  # coefficients of B and of Q
         self.bases_B = nn.Parameter(torch.empty(rank, n, m))
         self.bases_C = nn.Parameter(torch.empty(rank, n, n))
         self.reset_parameters()
@@ -64,7 +77,7 @@ class Context(nn.Module):
             count = sum(size for name, size in self.parts.items() if name.startswith("decay"))
             rates = torch.empty(self.heads, count, device=self.bias.device).uniform_(*map(math.log, DECAYS)).exp()
             self._set_decays(rates + torch.log(-torch.expm1(-rates)))  # softplus of which are the rates
-        nn.init.normal_(self.shared.weight, std=self.shared.in_features**-0.5)
+        nn.init.normal_(self.shared.weight, std=(self.heads * n) ** -0.5)
         nn.init.zeros_(self.shared.bias)
         nn.init.normal_(self.bases_B, std=BASIS_STD)
         nn.init.normal_(self.bases_C, std=BASIS_STD)

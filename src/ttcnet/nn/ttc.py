@@ -75,7 +75,7 @@ class TTCLayer(nn.Module):
         self.horizon = check_horizon(horizon)
         if not 0 <= dropout < 1:
             fail("dropout", "must lie in [0, 1)", dropout, "Pass the share to drop, such as 0.1.")
-        self.dropout, self.zero_init, self.backend = dropout, zero_init, backend
+        self.dropout, self.zero_init, self.eps, self.backend = dropout, zero_init, eps, backend
         self.norm = nn.RMSNorm(width, eps=eps)
         self.project = nn.Linear(width, heads * state_size, bias=False)
         self.context = Context(heads, state_size, action_size, rank, time_homogeneous)
@@ -141,9 +141,9 @@ class TTCLayer(nn.Module):
 
     def _answer(self, x: Tensor, problem: ModulatedLQR, horizon: int) -> Tensor:
         action = plan(problem, horizon, self.backend, check=False).flatten(1)
-        norm = self.action_norm
-        scaled = nn.functional.rms_norm(action, norm.normalized_shape, norm.weight.to(action.dtype), norm.eps)
-        answer = self.out(scaled.to(self.out.weight.dtype)).view(x.shape).to(x.dtype)
+        weight = self.action_norm.weight
+        scaled = nn.functional.rms_norm(action, weight.shape, weight.to(action.dtype), self.eps)
+        answer = self.out(scaled.to(weight.dtype)).view(x.shape).to(x.dtype)
         return nn.functional.dropout(answer, self.dropout, self.training)
 
     def extra_repr(self) -> str:

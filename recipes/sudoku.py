@@ -30,7 +30,8 @@ from torch import nn
 from ttcnet.environment import commit, machine, versions
 from ttcnet.tasks.sudoku import Boards, read
 from ttcnet.tasks.sudoku.evaluation import MODES, evaluate
-from ttcnet.tasks.sudoku.training import ARCHITECTURES, TrainConfig, Trainer, write_json
+from ttcnet.tasks.sudoku.training import ARCHITECTURES, TrainConfig, Trainer
+from ttcnet.train.records import cut_log, write_json
 
 SETTINGS = {
     "strict": TrainConfig(augmentation="none", dropout=0.2, batch=64),
@@ -84,6 +85,7 @@ def _start(configs: dict[str, TrainConfig], boards: Boards, out: Path, device: s
         kept = out / name / "checkpoint.safetensors"
         if kept.exists():
             trainers[name].load(kept)
+        cut_log(out / name / "log.jsonl", trainers[name].step)
     return trainers
 
 

@@ -1,4 +1,4 @@
-"""Tensors and facts in one safetensors file, which is written whole or not at all."""
+"""Tensors and facts in one safetensors file, which is written whole or not at all, by one process of several."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def is_first_process() -> bool:
-    """Whether this is the process that writes what all have in common."""
-    return not dist.is_initialized() or dist.get_rank() == 0
+    """Whether this is the process that writes what all have in common and shows progress; of a distributed job also
+    before it has been joined."""
+    return (dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))) == 0
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -23,10 +23,12 @@ from ttcnet import adapter
 from ttcnet.adapter import TTCAdapterConfig
 from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import fail
+from ttcnet.files import is_first_process
 from ttcnet.nn.horizon import parse
 
 from .examples import Examples, prepare, rows
 from .fine_tuner import FineTuner, Horizons
+from .records import cut_log, write_json
 from .settings import FineTuning
 
 LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -40,7 +42,7 @@ def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None) -> A
     Args:
         model, tokenizer: instead of what `config.model` names.
     """
-    out, console = Path(config.out), Console(stderr=True, quiet=not _is_first())
+    out, console = Path(config.out), Console(stderr=True, quiet=not is_first_process())
     out.mkdir(parents=True, exist_ok=True)
     _check_settings(config, out)
     tokenizer = tokenizer or AutoTokenizer.from_pretrained(config.model)
@@ -66,7 +68,7 @@ def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None) -> A
         trainer.train(resume_from_checkpoint=last)
     _restore_horizon(trainer.model, config)
     save_result(trainer.model, config, out)
-    if _is_first():
+    if is_first_process():
         tokenizer.save_pretrained(out / "model" if config.train == "all" else out / "adapter")
     return trainer.model
 
@@ -80,11 +82,9 @@ def _check_settings(config: FineTuning, out: Path) -> None:
         if changed:
             remedy = "Give the settings that it was started with, or choose another folder."
             fail("settings", f"must be those of the run in {out}", f"(then, now): {changed}", remedy)
-    elif _is_first():
+    elif is_first_process():
         facts = {"machine": machine(), "versions": versions(), "commit": commit()}
-        unfinished = kept.with_suffix(".tmp")
-        unfinished.write_text(json.dumps({"settings": now} | facts, indent=2) + "\n")
-        os.replace(unfinished, kept)
+        write_json(kept, {"settings": now} | facts)
 
 
 def _insert(model: Any, config: FineTuning) -> Any:
@@ -162,12 +162,12 @@ def save_result(model: Any, config: FineTuning, out: Path) -> None:
     """model/ where the base was trained; adapter/ with what was inserted, and what PEFT added, where it was not."""
     if config.train == "all":
         weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-        if _is_first():
+        if is_first_process():
             model.save_pretrained(out / "model", state_dict=weights)
         return
     if config.adapter is not None:
         adapter.save(model, out / "adapter")
-    if config.train == "lora" and _is_first():
+    if config.train == "lora" and is_first_process():
         model.save_pretrained(out / "adapter")
 
 
@@ -177,16 +177,13 @@ class Report(TrainerCallback):  # type: ignore[misc, unused-ignore]
     def __init__(self, folder: Path) -> None:
         self.log = folder / "log.jsonl"
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self.progress = Progress(*columns, console=Console(stderr=True), disable=not _is_first())
+        self.progress = Progress(*columns, console=Console(stderr=True), disable=not is_first_process())
         self.task = self.progress.add_task("fine-tuning", total=None)
         self.then, self.tokens = time.monotonic(), 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # type: ignore[override, unused-ignore]
-        if _is_first() and self.log.exists():  # what a killed run logged after its last checkpoint
-            lines = [
-                line for line in self.log.read_text().splitlines() if json.loads(line)["step"] <= state.global_step
-            ]
-            self.log.write_text("".join(f"{line}\n" for line in lines))
+        if is_first_process():
+            cut_log(self.log, state.global_step)
         self.progress.update(self.task, total=state.max_steps, completed=state.global_step)
         self.then = time.monotonic()
 
@@ -194,7 +191,7 @@ class Report(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self.progress.update(self.task, completed=state.global_step)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:  # type: ignore[override, unused-ignore]
-        if not _is_first() or not logs or "loss" not in logs:
+        if not is_first_process() or not logs or "loss" not in logs:
             return
         seconds, tokens = time.monotonic() - self.then, logs.get("num_tokens", 0.0) - self.tokens
         self.then, self.tokens = time.monotonic(), logs.get("num_tokens", 0.0)
@@ -204,7 +201,3 @@ class Report(TrainerCallback):  # type: ignore[misc, unused-ignore]
         kept |= {"tokens": logs.get("num_tokens"), "tokens_per_second": speed}
         with self.log.open("a") as file:
             file.write(json.dumps(kept) + "\n")
-
-
-def _is_first() -> bool:
-    return os.environ.get("RANK", "0") == "0"

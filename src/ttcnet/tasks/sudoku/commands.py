@@ -40,8 +40,10 @@ def train_command(
     accelerate launch -m ttcnet.cli sudoku train ..."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from ttcnet.files import is_first_process
+
     from .data import read
-    from .training import TrainConfig, is_first, join_job, leave_job, train
+    from .training import TrainConfig, join_job, leave_job, train
 
     config = _or_exit(
         lambda: TrainConfig(
@@ -53,7 +55,10 @@ def train_command(
     boards = _or_exit(lambda: read(data))
     place = join_job(_device(device))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, disable=not is_first()) as progress, _board(out if is_first() else None) as writer:
+    with (
+        Progress(*columns, disable=not is_first_process()) as progress,
+        _board(out if is_first_process() else None) as writer,
+    ):
         task = progress.add_task(architecture, total=steps)
 
         def report(trainer: Trainer, news: dict[str, float]) -> None:
@@ -64,7 +69,7 @@ def train_command(
 
         _or_exit(lambda: train(config, boards, out, place, save_every=save_every, report=report))
     leave_job()
-    if is_first():
+    if is_first_process():
         typer.echo(f"Trained. The model is in {out / 'model'}; evaluate it with: ttcnet sudoku eval {out / 'model'}")
 
 
@@ -229,8 +234,7 @@ def _write(out: Path, model: Path | None, found: dict[str, Any]) -> None:
     import sys
 
     from ttcnet.environment import commit, machine, versions
-
-    from .training import write_json
+    from ttcnet.train.records import write_json
 
     out.parent.mkdir(parents=True, exist_ok=True)
     which = {"model": "shipped" if model is None else str(model)}

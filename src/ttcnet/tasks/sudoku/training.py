@@ -18,6 +18,7 @@ from torch.nn.utils import clip_grad_norm_
 from ttcnet.errors import fail
 from ttcnet.models import TTCNetConfig, TTCNetForCellClassification
 from ttcnet.train import checkpoint
+from ttcnet.train.records import cut_log, write_json
 from ttcnet.train.schedule import warm_up_and_cosine
 
 from .data import Boards
@@ -270,7 +271,7 @@ def train(
         return _follow(trainer)
     write_json(folder / "config.json", asdict(config))
     log = folder / "log.jsonl"
-    _cut(log, trainer.step)
+    cut_log(log, trainer.step)
     since = trainer.step
     while trainer.step < config.steps:
         trainer.advance()
@@ -311,28 +312,6 @@ def leave_job() -> None:
     if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()
-
-
-def is_first() -> bool:
-    """Whether this is the process that writes files and shows progress."""
-    return os.environ.get("RANK", "0") == "0"
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Written whole or not at all."""
-    unfinished = path.with_name(f"{path.name}.tmp")
-    unfinished.write_text(json.dumps(content, indent=2) + "\n")
-    os.replace(unfinished, path)
-
-
-def _cut(log: Path, step: int) -> None:
-    """Drop the lines that a killed run wrote after its last checkpoint."""
-    if not log.exists():
-        return
-    lines = [line for line in log.read_text().splitlines() if json.loads(line)["step"] <= step]
-    unfinished = log.with_name(f"{log.name}.tmp")
-    unfinished.write_text("".join(f"{line}\n" for line in lines))
-    os.replace(unfinished, log)
 
 
 def config_from(values: dict[str, Any]) -> TrainConfig:

@@ -28,10 +28,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import nn
 
 from ttcnet.environment import commit, machine, versions
+from ttcnet.records import cut_log, write_json
 from ttcnet.tasks.sudoku import Boards, read
 from ttcnet.tasks.sudoku.evaluation import MODES, evaluate
 from ttcnet.tasks.sudoku.training import ARCHITECTURES, TrainConfig, Trainer
-from ttcnet.train.records import cut_log, write_json
 
 SETTINGS = {
     "strict": TrainConfig(augmentation="none", dropout=0.2, batch=64),

@@ -18,12 +18,12 @@ from ttcnet.extras import require
 SOURCE = Path(ttcnet.__file__).parent
 # imports may point to the same row or to an earlier one
 ROWS = [
-    {"errors", "extras", "files"},
+    {"endpoint", "errors", "extras", "files", "records"},
     {"lqr"},
     {"environment"},
     {"nn"},
     {"models", "adapter"},
-    {"train", "evaluate", "tasks"},
+    {"train", "evaluate", "tasks", "data"},
     {"cli"},
 ]
 RANK = {part: rank for rank, row in enumerate(ROWS) for part in row}

@@ -6,7 +6,8 @@ import json
 import pytest
 
 from tests.train.tiny import WORDS, model, sums, tokenizer
-from ttcnet.train.examples import IGNORED, Row, conversation, prepare, rows, tokenize
+from ttcnet.records import Row, rows
+from ttcnet.train.examples import IGNORED, conversation, prepare, tokenize
 
 PAIR = {"problem": "1 + 2 = ?", "solution": "the answer is 3"}
 

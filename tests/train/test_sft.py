@@ -10,8 +10,9 @@ from transformers import AutoModelForCausalLM
 import ttcnet.adapter as adapter
 from tests.train.tiny import model, sums, tokenizer
 from ttcnet.nn.horizon import parse
+from ttcnet.records import rows
 from ttcnet.train import sft
-from ttcnet.train.examples import prepare, rows
+from ttcnet.train.examples import prepare
 from ttcnet.train.fine_tuner import Horizons
 from ttcnet.train.settings import settings, values_of
 

@@ -7,27 +7,17 @@ rows that are too long are left out and counted.
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ttcnet.errors import fail
-from ttcnet.extras import require
+from ttcnet.records import Row
 
 PROMPTS, ANSWERS = ("prompt", "problem", "question"), ("solution", "completion", "response")
 ROLES = ("system", "user", "assistant", "tool")
 IGNORED = -100  # the label of a token that is not learned
 SHOWN = 5  # faults that a message names
-
-
-class Row(NamedTuple):
-    """A row and where it stands, for messages."""
-
-    place: str
-    content: dict[str, Any]
 
 
 class Example(NamedTuple):
@@ -53,36 +43,6 @@ class Examples:
         if self.too_long:
             text += f"; {self.too_long:,} left out as too long (the longest has {self.longest:,} tokens)"
         return text
-
-
-def rows(source: str, split: str = "train") -> Iterator[Row]:
-    """The rows of a JSON Lines file, plain or gzip, or of a dataset of the Hub, "owner/name"."""
-    path = Path(source)
-    if path.is_file():
-        yield from _lines(path)
-    elif source.count("/") == 1 and not path.suffix.startswith((".json", ".gz")):
-        datasets = require("datasets", "train", "Reading from the Hub")
-        for number, content in enumerate(datasets.load_dataset(source, split=split), 1):
-            yield Row(f"{source} row {number}", content)
-    else:
-        remedy = "Pass a file with one JSON object a line, or the name of a dataset of the Hub, owner/name."
-        fail("data", "must be a file", f"{source!r}, which does not exist", remedy, FileNotFoundError)
-
-
-def _lines(path: Path) -> Iterator[Row]:
-    opener: Any = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            place = f"{path} line {number}"
-            try:
-                content = json.loads(line)
-            except ValueError as error:
-                fail("data", "must have one JSON object a line", f"{place}: {error}", "Correct the line.")
-            if not isinstance(content, dict):
-                fail("data", "must have one JSON object a line", f"{place}: {line[:40]!r}", "Correct the line.")
-            yield Row(place, content)
 
 
 def conversation(row: dict[str, Any], system: str | None = None) -> list[dict[str, str]]:

@@ -25,10 +25,10 @@ from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import fail
 from ttcnet.files import is_first_process
 from ttcnet.nn.horizon import parse
+from ttcnet.records import cut_log, rows, write_json
 
-from .examples import Examples, prepare, rows
+from .examples import Examples, prepare
 from .fine_tuner import FineTuner, Horizons
-from .records import cut_log, write_json
 from .settings import FineTuning
 
 LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

@@ -234,7 +234,7 @@ def _write(out: Path, model: Path | None, found: dict[str, Any]) -> None:
     import sys
 
     from ttcnet.environment import commit, machine, versions
-    from ttcnet.train.records import write_json
+    from ttcnet.records import write_json
 
     out.parent.mkdir(parents=True, exist_ok=True)
     which = {"model": "shipped" if model is None else str(model)}

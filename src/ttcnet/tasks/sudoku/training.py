@@ -17,8 +17,8 @@ from torch.nn.utils import clip_grad_norm_
 
 from ttcnet.errors import fail
 from ttcnet.models import TTCNetConfig, TTCNetForCellClassification
+from ttcnet.records import cut_log, write_json
 from ttcnet.train import checkpoint
-from ttcnet.train.records import cut_log, write_json
 from ttcnet.train.schedule import warm_up_and_cosine
 
 from .data import Boards

@@ -40,7 +40,9 @@ def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None) -> A
     checkpoints, and at the end adapter/ (what was inserted, if the base is as it was) or model/ (all of it).
 
     Args:
-        model, tokenizer: instead of what `config.model` names.
+        config: the run.
+        model: instead of what `config.model` names.
+        tokenizer: likewise.
     """
     out, console = Path(config.out), Console(stderr=True, quiet=not is_first_process())
     out.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""The pictures of docs/concepts.md, made by the library: the plans are those of the Sudoku model in the package.
+"""The pictures of docs/concepts.md, made by the library: `python docs/pictures.py`.
 
-    python docs/pictures.py
+The plans are those of the Sudoku model that comes with the package.
 """
 
 from __future__ import annotations

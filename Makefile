@@ -27,7 +27,7 @@ format: $(VENV)/test.installed
 	$(BIN)/ruff format .
 
 docs: $(VENV)/test.installed
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "Open site/index.html."
 
 # run the notebooks and keep what they show

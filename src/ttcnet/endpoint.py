@@ -24,7 +24,8 @@ LONGEST_PAUSE = 60.0
 
 @dataclass(frozen=True)
 class Request:
-    """`n` answers to a conversation. Greedy at temperature 0."""
+    """`n` answers to a conversation. Greedy at temperature 0. With a `prefix` the answers go on from there, which vLLM
+    can do; it is not part of their text."""
 
     messages: list[dict[str, str]]
     max_tokens: int
@@ -33,6 +34,7 @@ class Request:
     n: int = 1
     stop: tuple[str, ...] = ()
     logprobs: bool = False
+    prefix: str = ""
 
 
 @dataclass(frozen=True)
@@ -218,6 +220,9 @@ def _payload(request: Request, model: str) -> dict[str, Any]:
         payload["stop"] = list(request.stop)
     if request.logprobs:
         payload["logprobs"] = True
+    if request.prefix:
+        payload["messages"] = [*request.messages, {"role": "assistant", "content": request.prefix}]
+        payload |= {"continue_final_message": True, "add_generation_prompt": False}
     return payload
 
 

@@ -49,7 +49,7 @@ def math_command(
     """Accuracy on mathematical problems, with intervals. Killed runs go on when the command is given again. On several
     GPUs: accelerate launch -m ttcnet.cli eval math ..."""
     with _complaints():
-        from ttcnet.tasks.math import benchmark, problems, system_prompt
+        from ttcnet.tasks.math import Graders, benchmark, problems, system_prompt
 
         from .run import Plan
 
@@ -57,7 +57,7 @@ def math_command(
         _distinct([each.name for each in chosen])
         horizons = _numbers("horizon", horizon)
         sets = [problems(each, limit) for each in chosen]  # all of them, before anything is generated
-        with _engine(model, adapter, server, batch) as engine:
+        with _engine(model, adapter, server, batch) as engine, Graders() as graders:
             done = []
             for each, found in zip(chosen, sets, strict=True):
                 plan = Plan(
@@ -65,8 +65,27 @@ def math_command(
                     samples or each.samples, each.temperature if temperature is None else temperature,
                     max_tokens or each.max_tokens, system_prompt(cot) if system is None else system, seed,
                 )  # fmt: skip
-                done.append(_run(engine, plan, out / each.name))
+                done.append(_run(engine, plan, out / each.name, graders))
         _tell(done, out)
+
+
+@app.command("show")
+def show_command(
+    folder: Annotated[Path, typer.Argument(help="Folder of a benchmark in that of a run: OUT/math500.")],
+    only: Annotated[
+        list[str] | None, typer.Option(help="right, wrong, unparsable, failed or cut; repeat for more.")
+    ] = None,
+    problem: Annotated[int | None, typer.Option(help="Of one problem, by its number.")] = None,
+    horizon: Annotated[int | None, typer.Option(help="At one horizon.")] = None,
+) -> None:
+    """Page through answers: Enter for the next, p for the one before, q to leave."""
+    with _complaints():
+        from rich.console import Console
+
+        from .show import chosen, page_through, pages
+
+        lines = chosen(folder, tuple(only or ()), problem, horizon)
+        page_through(pages(folder, lines), Console(), typer.getchar)
 
 
 @contextmanager
@@ -94,7 +113,7 @@ def _engine(model: str, adapter: Path | None, server: str | None, batch: int | N
     yield engine
 
 
-def _run(engine: Any, plan: Any, folder: Path) -> dict[str, Any] | None:
+def _run(engine: Any, plan: Any, folder: Path, graders: Any) -> dict[str, Any] | None:
     """The summary; None while other processes are still at it."""
     import os
 
@@ -115,7 +134,7 @@ def _run(engine: Any, plan: Any, folder: Path) -> dict[str, Any] | None:
             right = f", {100 * seen.count('right') / len(seen):.1f} % right" if seen else ""
             progress.update(task, completed=done, description=plan.name + right)
 
-        missing = run(engine, plan, folder, rank=rank, world=world, report=report)
+        missing = run(engine, plan, folder, graders, rank=rank, world=world, report=report)
     return summarise(folder) if missing == 0 else None
 
 

@@ -74,14 +74,15 @@ class _Pick(LogitsProcessor):  # type: ignore[misc, unused-ignore]
 class _End(StoppingCriteria):  # type: ignore[misc, unused-ignore]
     """Ends rows at an end-of-text token or a stop text; and all of them for a moment when there is room to make."""
 
-    def __init__(self, rows: Rows, prompt: int, ends: Tensor, stopped: Callable[[Tensor], Tensor], watch: Any) -> None:
+    def __init__(self, rows: Rows, prompt: int, ends: Tensor, stopped: Any, watch: Any) -> None:
         self.rows, self.prompt, self.stopped, self.watch = rows, prompt, stopped, watch
         self.eos_token_id = ends  # by this name generate knows that ended rows are to be padded
 
     def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
         rows, step = self.rows, input_ids.shape[1] - self.prompt
         new = torch.isin(input_ids[:, -1], self.eos_token_id)
-        new |= self.stopped(input_ids[:, max(self.prompt, input_ids.shape[1] - TAIL) :])
+        if self.stopped is not None:
+            new |= self.stopped(input_ids[:, max(self.prompt, input_ids.shape[1] - TAIL) :])
         new &= ~rows.ended[rows.active]
         ended = rows.active[new]
         rows.ended[ended], rows.length[ended] = True, step
@@ -101,7 +102,7 @@ def decode(
     temperature: float,
     ends: list[int],
     pad: int,
-    stopped: Callable[[Tensor], Tensor] = lambda tail: torch.zeros(len(tail), dtype=torch.bool, device=tail.device),
+    stopped: Callable[[Tensor], Tensor] | None = None,
     watch: Callable[[float], None] = lambda _: None,
 ) -> list[Decoded]:
     """Up to `limit` new tokens for every prompt, greedily at temperature 0. `stopped` says of the last tokens of all

@@ -111,18 +111,16 @@ class Local:
         text = text[len(self.tokenizer.decode(before, skip_special_tokens=True)) :]
         return Answer(text, prompt, len(tokens), "stop" if ended else CUT, mean)
 
-    def _stopper(self, stop: tuple[str, ...]) -> Callable[[Tensor], Tensor]:
+    def _stopper(self, stop: tuple[str, ...]) -> Callable[[Tensor], Tensor] | None:
         def stopped(tail: Tensor) -> Tensor:
-            texts = self.tokenizer.batch_decode(tail) if stop else [""] * len(tail)
+            texts = self.tokenizer.batch_decode(tail)
             return torch.tensor([any(end in text for end in stop) for text in texts], device=tail.device)
 
-        return stopped
+        return stopped if stop else None
 
     def _look_ahead(self, horizon: int | None) -> None:
         if horizon is None:
             return
-        if not self.plans:
-            fail("horizon", "must not be given: the model has no TTC layers", horizon, "Leave it out.")
         if isinstance(self.model, ttcnet.models.TTCNetForCausalLM):
             self.model.config.horizon = horizon
         else:

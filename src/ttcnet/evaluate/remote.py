@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from ttcnet.endpoint import Endpoint, Failed, Reply, Request
-from ttcnet.errors import fail
 
 from .engine import FAILED, Answer, Ask
 
@@ -37,9 +36,6 @@ class Remote:
         stop: tuple[str, ...] = (),
         watch: Callable[[float], None] = lambda _: None,
     ) -> Iterator[list[tuple[int, Answer]]]:
-        if horizon is not None:
-            remedy = "Leave it out, and start the server with the horizon that you want; see docs/serving.md."
-            fail("horizon", "must not be given: it is the server's", horizon, remedy)
         requests = [
             Request(ask.messages, max_tokens, temperature, ask.seed, stop=stop, logprobs=True, prefix=ask.prefix)
             for ask in asks

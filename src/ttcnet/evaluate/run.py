@@ -58,6 +58,7 @@ def run(
     engine: Engine,
     plan: Plan,
     folder: Path,
+    graders: Graders,
     *,
     rank: int = 0,
     world: int = 1,
@@ -68,6 +69,9 @@ def run(
 
     A killed run loses the batch in the making. What failed is tried again by the next run.
     """
+    if not engine.plans and plan.horizons != (None,):
+        remedy = "Leave it out. A server plans as far as it was told to at its start; see docs/serving.md."
+        fail("horizon", "must not be given: there are no TTC layers here to set it", plan.horizons, remedy)
     engine.check([plan.ask(Key(problem.number, 0, None)) for problem in plan.problems], plan.max_tokens)
     store = Store(folder, plan.settings() | engine.facts(), plan.problems, rank)
     done = store.done()
@@ -78,18 +82,17 @@ def run(
     def watch(part: float) -> None:
         report(count + part, [])
 
-    with Graders() as graders:
-        for horizon in plan.horizons:
-            keys = [key for key in share if key.horizon == horizon and key not in done]
-            asks, since = [plan.ask(key) for key in keys], time.perf_counter()
-            options: dict[str, Any] = dict(max_tokens=plan.max_tokens, temperature=plan.temperature, horizon=horizon)
-            for group in engine.answers(asks, **options, watch=watch) if keys else []:
-                seconds = (time.perf_counter() - since) / len(group)
-                lines = _judged(graders, plan, [(keys[number], answer) for number, answer in group], seconds)
-                store.append(lines)
-                count += len(group)
-                report(count, lines)
-                since = time.perf_counter()
+    for horizon in plan.horizons:
+        keys = [key for key in share if key.horizon == horizon and key not in done]
+        asks, since = [plan.ask(key) for key in keys], time.perf_counter()
+        options: dict[str, Any] = dict(max_tokens=plan.max_tokens, temperature=plan.temperature, horizon=horizon)
+        for group in engine.answers(asks, **options, watch=watch) if keys else []:
+            seconds = (time.perf_counter() - since) / len(group)
+            lines = _judged(graders, plan, [(keys[number], answer) for number, answer in group], seconds)
+            store.append(lines)
+            count += len(group)
+            report(count, lines)
+            since = time.perf_counter()
     return len(set(plan.keys()) - {key_of(line) for line in generations(folder)})
 
 

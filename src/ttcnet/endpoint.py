@@ -24,8 +24,8 @@ LONGEST_PAUSE = 60.0
 
 @dataclass(frozen=True)
 class Request:
-    """`n` answers to a conversation. Greedy at temperature 0. With a `prefix` the answers go on from there, which vLLM
-    can do; it is not part of their text."""
+    """`n` answers to a conversation, greedily at temperature 0. They end after any text in `stop`, which is part of
+    them, and go on from `prefix`, which is not. These two are as vLLM understands them."""
 
     messages: list[dict[str, str]]
     max_tokens: int
@@ -217,7 +217,7 @@ def _payload(request: Request, model: str) -> dict[str, Any]:
     if request.seed is not None:
         payload["seed"] = request.seed
     if request.stop:
-        payload["stop"] = list(request.stop)
+        payload |= {"stop": list(request.stop), "include_stop_str_in_output": True}
     if request.logprobs:
         payload["logprobs"] = True
     if request.prefix:

@@ -44,8 +44,8 @@ def sums(path, count=6):
     return write(path, *[{"problem": f"{k} + 1 = ?", "answer": str(k + 1)} for k in range(count)])
 
 
-def model_folder(folder, ttc=False):
-    net = tiny.model()
+def model_folder(folder, ttc=False, room=64):
+    net = tiny.model(max_position_embeddings=room)
     if ttc:
         sizes = dict(every=2, heads=2, state_size=8, rank=4)
         net = adapter.insert(net, adapter.TTCAdapterConfig(zero_init=False, **sizes))

@@ -9,17 +9,16 @@ from ttcnet.evaluate.engine import Answer
 from ttcnet.evaluate.run import Plan, seed_of
 from ttcnet.evaluate.store import generations
 from ttcnet.evaluate.summary import summarise
-from ttcnet.tasks.math import Graders, Problem
+from ttcnet.tasks.math import Problem
 
 from .engines import Scripted
 
 PROBLEMS = [Problem(number, f"{number} + 1 = ?", str(number + 1)) for number in range(1, 8)]
 
 
-@pytest.fixture(scope="module")
-def run():
-    with Graders(1) as graders:
-        yield lambda *words, **options: running.run(*words, graders, **options)
+@pytest.fixture
+def run(graders):
+    return lambda *words, **options: running.run(*words, graders, **options)
 
 
 def plan(**changes):

@@ -69,6 +69,57 @@ def math_command(
         _tell(done, out)
 
 
+@app.command("scaling")
+def scaling_command(
+    name: Annotated[str, typer.Argument(help="math500, amc, aime24, aime25, gsm8k, or a JSON Lines file.")],
+    out: Out,
+    model: Model = "",
+    adapter: Adapter = None,
+    server: Server = None,
+    data: Data = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="horizon, best-of-n, self-consistency or tree; all if not given.")
+    ] = None,
+    horizons: Annotated[str, typer.Option(help="To go through, of a model with TTC layers.")] = "1,2,4,8,16,32,64",
+    horizon: Annotated[
+        int | None, typer.Option(min=0, help="Of the other methods; the benchmark's if not given, 0 for no planning.")
+    ] = None,
+    n: Annotated[int, typer.Option(min=2, help="Most samples to choose from.")] = 8,
+    temperature: Annotated[float, typer.Option(min=0.01, help="Of these samples, and of thoughts.")] = 0.6,
+    breadth: Annotated[int, typer.Option(min=1, help="Thoughts that are kept at a level of the tree.")] = 2,
+    depth: Annotated[int, typer.Option(min=1, help="Levels of the tree.")] = 4,
+    cot: Annotated[str, typer.Option(help="Ask for reasoning: on, off or both.")] = "both",
+    max_tokens: Tokens = None,
+    limit: Limit = None,
+    batch: Batch = None,
+    seed: Seed = 0,
+) -> None:
+    """Accuracy against the horizon of TTC layers; and against best of n (chosen by the model's own log-likelihood),
+    self-consistency and tree of thoughts, with the tokens and seconds of each. Killed runs go on."""
+    with _complaints():
+        from rich.console import Console
+
+        from ttcnet.tasks.math import Graders, benchmark, problems
+
+        from .scaling import METHODS, table
+        from .stages import Settings, compare, stages
+
+        settings = Settings(
+            tuple(method or METHODS), _numbers("horizons", horizons), horizon, n, temperature, breadth, depth, cot,
+            max_tokens, seed,
+        )  # fmt: skip
+        source = benchmark(name, data)
+        found = problems(source, limit)
+        with _engine(model, adapter, server, batch) as engine, Graders() as graders:
+            parts = stages(engine, source, found, out, settings)
+            summaries = [_run(part.engine, part.plan, part.folder, graders) for part in parts]
+            rows = compare(parts, settings, out, graders)
+        if rows:
+            Console().print(table(rows))
+            typer.echo(f"Table and picture are in {out / 'scaling.csv'} and {out / 'scaling.png'}.")
+        _own_up(summaries)
+
+
 @app.command("show")
 def show_command(
     folder: Annotated[Path, typer.Argument(help="Folder of a benchmark in that of a run: OUT/math500.")],
@@ -149,7 +200,12 @@ def _tell(summaries: list[dict[str, Any] | None], out: Path) -> None:
         typer.echo(
             f"All answers are in {out}; page through them with: ttcnet eval show {out / whole[0]['settings']['name']}"
         )
-    failed = sum(row["failed"] for summary in whole for row in summary["results"])
+    _own_up(summaries)
+
+
+def _own_up(summaries: list[dict[str, Any] | None]) -> None:
+    """Say what failed, and fail for it."""
+    failed = sum(row["failed"] for summary in summaries if summary for row in summary["results"])
     if failed:
         typer.echo(
             f"{failed} samples failed and are left out of the figures. Give the command again to retry.", err=True

@@ -36,7 +36,9 @@ class Engine(Protocol):
     """Answers in groups as they are made, each with the number of its question. `watch` hears how many answers the
     group in the making amounts to."""
 
-    plans: bool  # whether the horizon can be set
+    @property
+    def plans(self) -> bool:
+        """Whether the horizon can be set."""
 
     def answers(
         self,

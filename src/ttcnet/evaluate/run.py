@@ -93,6 +93,11 @@ def run(
             count += len(group)
             report(count, lines)
             since = time.perf_counter()
+    return missing(plan, folder)
+
+
+def missing(plan: Plan, folder: Path) -> int:
+    """How many samples there is nothing about yet, from no process."""
     return len(set(plan.keys()) - {key_of(line) for line in generations(folder)})
 
 

@@ -26,16 +26,20 @@ def summarise(folder: Path) -> dict[str, Any]:
     settings, by_horizon = settings_of(folder), defaultdict[int | None, list[dict[str, Any]]](list)
     for line in generations(folder):
         by_horizon[line["horizon"]].append(line)
-    content = {
-        "settings": settings,
-        "results": [{"horizon": horizon} | figures(lines, settings) for horizon, lines in by_horizon.items()],
+    results = [{"horizon": horizon} | figures(lines, settings) for horizon, lines in by_horizon.items()]
+    content = {"settings": settings, "results": results} | circumstances()
+    write_json(folder / SUMMARY, content)
+    return content
+
+
+def circumstances() -> dict[str, Any]:
+    """What made a result: machine, versions, commit, command."""
+    return {
         "machine": machine(),
         "versions": versions() | {name: version(name) for name in GRADERS},
         "commit": commit(),
         "command": "ttcnet " + " ".join(argument.rpartition("/")[2] for argument in sys.argv[1:]),
     }
-    write_json(folder / SUMMARY, content)
-    return content
 
 
 def figures(lines: list[dict[str, Any]], settings: dict[str, Any]) -> dict[str, Any]:
@@ -63,12 +67,15 @@ def figures(lines: list[dict[str, Any]], settings: dict[str, Any]) -> dict[str, 
 
 
 def _mean(name: str, values: list[float]) -> dict[str, Any]:
-    """With its 95 % interval: Wilson's where every problem counts as right or wrong, else a bootstrap over problems."""
     if not values:
         return {name: None, f"{name}_interval": None}
+    return {name: fmean(values), f"{name}_interval": list(interval_of(values))}
+
+
+def interval_of(values: list[float]) -> tuple[float, float]:
+    """The 95 % interval of a mean: Wilson's where every problem is right or wrong, else a bootstrap over problems."""
     binary = all(value in (0.0, 1.0) for value in values)
-    interval = wilson(round(sum(values)), len(values)) if binary else bootstrap(values)
-    return {name: fmean(values), f"{name}_interval": list(interval)}
+    return wilson(round(sum(values)), len(values)) if binary else bootstrap(values)
 
 
 def table(summaries: list[dict[str, Any]]) -> Table:

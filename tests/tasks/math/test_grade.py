@@ -140,11 +140,10 @@ def test_unparsable(graders, text):
 
 
 def test_what_never_ends_is_ended_and_the_next_answer_graded():
-    endless = [r"\boxed{10^{10^{10}}}", r"\boxed{" + "(" * 3000 + "x" + ")" * 3000 + "}"]
+    """10^(10^10) is computed by code in C, which no signal handler of Python's interrupts."""
     with Graders(1, seconds=0.5) as graders:
-        found = graders.verdicts([("3", text) for text in endless] + [("3", r"\boxed{3}")])
-    assert [each.kind for each in found] == ["unparsable", "unparsable", "right"]
-    assert found[0].note == "took more than 0.5 s"
+        found = graders.verdicts([("3", r"\boxed{10^{10^{10}}}"), ("3", r"\boxed{3}")])
+    assert found == [Verdict(False, None, "took more than 0.5 s"), Verdict(True, "3")]
 
 
 def test_a_grader_that_ends_is_no_verdict(monkeypatch):

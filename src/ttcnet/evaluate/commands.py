@@ -110,7 +110,8 @@ def scaling_command(
         )  # fmt: skip
         source = benchmark(name, data)
         found = problems(source, limit)
-        with _engine(model, adapter, server, batch) as engine, Graders() as graders:
+        judging = "best-of-n" in settings.methods
+        with _engine(model, adapter, server, batch, judging) as engine, Graders() as graders:
             parts = stages(engine, source, found, out, settings)
             summaries = [_run(part.engine, part.plan, part.folder, graders) for part in parts]
             rows = compare(parts, settings, out, graders)
@@ -140,7 +141,9 @@ def show_command(
 
 
 @contextmanager
-def _engine(model: str, adapter: Path | None, server: str | None, batch: int | None) -> Iterator[Any]:
+def _engine(
+    model: str, adapter: Path | None, server: str | None, batch: int | None, likelihoods: bool = False
+) -> Iterator[Any]:
     from rich.console import Console
 
     from ttcnet.errors import fail
@@ -153,7 +156,7 @@ def _engine(model: str, adapter: Path | None, server: str | None, batch: int | N
         if adapter is not None:
             fail("adapter", "must not be given: the server has its model", adapter, "Serve the whole model.")
         with Endpoint(server, model, **({} if batch is None else {"concurrent": batch})) as endpoint:
-            yield Remote(endpoint.connect())
+            yield Remote(endpoint.connect(), likelihoods)
         return
     if not model:
         fail("model", "must be given", "none", "Pass --model with a folder or a name of the Hub, or --server.")

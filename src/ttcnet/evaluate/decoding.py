@@ -125,7 +125,7 @@ def _grow(
     width, cache = max(map(len, prompts)), None
     ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts], device=model.device)
     mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=model.device)
-    end = _End(rows, width, torch.tensor(ends, device=model.device), stopped, watch)
+    end = _End(rows, width, torch.tensor(ends, dtype=torch.long, device=model.device), stopped, watch)
     while True:
         made = model.generate(
             ids, attention_mask=mask, past_key_values=cache, max_new_tokens=width + rows.limit - ids.shape[1],

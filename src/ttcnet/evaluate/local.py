@@ -18,7 +18,7 @@ from ttcnet.adapter.storage import FILE as ADAPTER_FILE
 from ttcnet.errors import fail
 from ttcnet.extras import require
 
-from .decoding import decode
+from .decoding import Decoded, decode
 from .engine import CUT, Answer, Ask
 
 SHARE = 0.7  # of the free memory that a batch may take, by estimate
@@ -72,7 +72,7 @@ class Local:
         most = self.most
         while waiting:
             rows = min(most, self._fitting(len(prompts[waiting[0]]) + max_tokens), len(waiting))
-            batch = waiting[:rows]
+            batch, decoded = waiting[:rows], None
             try:
                 decoded = decode(
                     self.model, [prompts[number] for number in batch], [asks[number].seed for number in batch],
@@ -82,12 +82,13 @@ class Local:
             except torch.OutOfMemoryError:
                 if rows == 1:
                     raise
+            if decoded is None:  # behind the exception, which holds on to what was computed
                 torch.cuda.empty_cache()
                 most = rows // 2
                 continue
             waiting = waiting[rows:]
             yield [
-                (number, self._answer(asks[number], len(prompts[number]), row.tokens, row.ended, row.mean_logprob))
+                (number, self._answer(asks[number], len(prompts[number]), row))
                 for number, row in zip(batch, decoded, strict=True)
             ]
 
@@ -105,11 +106,11 @@ class Local:
     def _prefix(self, ask: Ask) -> list[int]:
         return list(self.tokenizer(ask.prefix, add_special_tokens=False).input_ids) if ask.prefix else []
 
-    def _answer(self, ask: Ask, prompt: int, tokens: list[int], ended: bool, mean: float) -> Answer:
-        before = self._prefix(ask)
-        text = self.tokenizer.decode([*before, *tokens], skip_special_tokens=True)
+    def _answer(self, ask: Ask, prompt: int, row: Decoded) -> Answer:
+        before = self._prefix(ask)  # decoded along, since a token may look otherwise at the beginning of a text
+        text = self.tokenizer.decode([*before, *row.tokens], skip_special_tokens=True)
         text = text[len(self.tokenizer.decode(before, skip_special_tokens=True)) :]
-        return Answer(text, prompt, len(tokens), "stop" if ended else CUT, mean)
+        return Answer(text, prompt, len(row.tokens), "stop" if row.ended else CUT, row.mean_logprob)
 
     def _stopper(self, stop: tuple[str, ...]) -> Callable[[Tensor], Tensor] | None:
         def stopped(tail: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class Local:
         return {"model": self.name, "kind": type(self.model).__name__, "dtype": dtype, "weights": weights}
 
     def check(self, asks: Sequence[Ask], max_tokens: int) -> None:
-        room = getattr(self.model.config, "max_position_embeddings", None)
+        room = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         longest = max(len(self.prompt(ask)) for ask in asks)
         if room is not None and longest + max_tokens > room:
             remedy = f"Pass --max-tokens {room - longest} or less." if room > longest else "Leave out long problems."
@@ -129,7 +129,7 @@ class Local:
 
     def _fitting(self, length: int) -> int:
         """How many rows of so many tokens fit, by a guarded estimate of the cache and of the scores; at least one."""
-        config, size = self.model.config, self.model.dtype.itemsize
+        config, size = self.model.config.get_text_config(), self.model.dtype.itemsize
         heads = getattr(config, "num_attention_heads", 1)
         head = getattr(config, "head_dim", None) or config.hidden_size // heads
         keys = 2 * config.num_hidden_layers * (getattr(config, "num_key_value_heads", None) or heads) * head * size

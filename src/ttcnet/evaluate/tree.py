@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from .engine import CUT, FAILED, Answer, Ask, Engine
 
 BRANCHES = 3  # thoughts that are tried after every one that was kept
-RATING = 8  # tokens of a rating
+LINE, RATING = 128, 8  # most tokens of a thought, and of a rating
 VALUE = """Problem:
 {problem}
 
@@ -27,8 +27,7 @@ class Thought:
 
     text: str = ""
     whole: bool = False
-    tokens: int = 0  # of the text
-    value: float = 0.0
+    value: float | None = None
 
 
 @dataclass
@@ -85,12 +84,12 @@ class Tree:
         for start in range(0, len(asks), self.together):
             numbers = range(start, min(start + self.together, len(asks)))
             searches = [_Search(asks[number]) for number in numbers]
-            step = max(1, max_tokens // (self.depth + 1))
+            step = max(1, min(LINE, max_tokens // (self.depth + 1)))
             for level in range(self.depth):
                 self._grow(searches, level, step, temperature, horizon)
                 self._rate(searches, horizon)
                 watch(len(numbers) * (level + 1) / (self.depth + 1))
-            self._finish(searches, max_tokens, temperature, horizon)
+            self._finish(searches, max(1, max_tokens - self.depth * step), temperature, horizon)
             yield [(number, _answer(search)) for number, search in zip(numbers, searches, strict=True)]
 
     def _ask(
@@ -124,28 +123,29 @@ class Tree:
             search.kept = [thought for thought in search.kept if thought.whole]
         for (search, before, _), answer in zip(grown, answers, strict=True):
             whole = answer.finish != CUT and not answer.text.endswith("\n")
-            thought = Thought(before.text + answer.text, whole, before.tokens + (answer.new_tokens or 0))
+            thought = Thought(before.text + answer.text, whole)
             if thought.text not in [other.text for other in search.kept]:
                 search.kept.append(thought)
 
     def _rate(self, searches: list[_Search], horizon: int | None) -> None:
-        """Keep the best."""
-        rated = [(search, thought) for search in searches if not search.failure for thought in search.kept]
-        asks = [(search, replace(search.ask, messages=_value(search.ask, thought))) for search, thought in rated]
-        values = {
-            (id(search), thought.text): _number(answer.text)
-            for (search, thought), answer in zip(rated, self._ask(asks, RATING, 0.0, horizon), strict=True)
-        }
+        """Have what is new rated, and keep the best."""
+        new = [
+            (search, place, replace(search.ask, messages=_value(search.ask, thought)))
+            for search in searches
+            for place, thought in enumerate([] if search.failure else search.kept)
+            if thought.value is None
+        ]
+        answers = self._ask([(search, ask) for search, _, ask in new], RATING, 0.0, horizon)
+        for (search, place, _), answer in zip(new, answers, strict=True):
+            search.kept[place] = replace(search.kept[place], value=_number(answer.text))
         for search in searches:
-            kept = [replace(each, value=values.get((id(search), each.text), 0.0)) for each in search.kept]
-            search.kept = sorted(kept, key=lambda thought: -thought.value)[: self.breadth]
+            search.kept = sorted(search.kept, key=lambda thought: -(thought.value or 0.0))[: self.breadth]
 
-    def _finish(self, searches: list[_Search], max_tokens: int, temperature: float, horizon: int | None) -> None:
+    def _finish(self, searches: list[_Search], room: int, temperature: float, horizon: int | None) -> None:
         """Write the best thought of every search to its end."""
         unfinished = [search for search in searches if not search.failure and not search.kept[0].whole]
         asks = [(search, replace(search.ask, prefix=search.kept[0].text)) for search in unfinished]
-        room = max_tokens - max((search.kept[0].tokens for search in unfinished), default=0)
-        for (search, _), answer in zip(asks, self._ask(asks, max(1, room), temperature, horizon), strict=True):
+        for (search, _), answer in zip(asks, self._ask(asks, room, temperature, horizon), strict=True):
             best = search.kept[0]
             search.kept[0] = replace(best, text=best.text + answer.text, whole=answer.finish != CUT)
 

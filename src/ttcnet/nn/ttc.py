@@ -152,10 +152,9 @@ class TTCLayer(nn.Module):
         kinds = (nn.RMSNorm, nn.Linear, Context, nn.RMSNorm, nn.Linear)
         if not all(map(as_built, (norm, project, context, last, out), kinds)):
             return ()
-        shared = context.shared
-        weights = (norm.weight, project.weight, last.weight, out.weight, context.weight, context.bias)
-        weights += (shared.weight, shared.bias, context.bases_B, context.bases_C)
-        return tuple(weight.data_ptr() for weight in weights)
+        own = (norm.weight, project.weight, last.weight, out.weight, context.weight, context.bias)
+        others = (context.shared.weight, context.shared.bias, context.bases_B, context.bases_C)
+        return tuple(weight.data_ptr() for weight in own + others)
 
     def _answer(self, x: Tensor, problem: ModulatedLQR, horizon: int) -> Tensor:
         action = plan(problem, horizon, self.backend, check=False).flatten(1)

@@ -127,3 +127,26 @@ def test_gradients_and_training_are_not_recorded(layer):
         for _ in range(2 * OFTEN):
             layer(x)
     assert recorded(layer) == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler
+def test_beside_cuda_graphs_of_torch_compile():
+    """Those make torch free the workspaces of cuBLAS, while what is recorded here uses one."""
+    torch._dynamo.reset()
+    layer = TTCLayer(4096, heads=16, horizon=6).cuda().to(torch.bfloat16).eval()
+    other = torch.nn.Linear(4096, 4096).cuda().to(torch.bfloat16)
+    compiled = torch.compile(other, mode="reduce-overhead")
+    x = torch.randn(FEW, 4096, device="cuda", dtype=torch.bfloat16)
+    with torch.no_grad():
+        for _ in range(2 * OFTEN):
+            assert torch.equal(layer(x), layer._step(x, 6))
+        for _ in range(5):
+            compiled(x)
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+        room = [torch.zeros(2**20, device="cuda") for _ in range(64)]  # where it may have been
+        for _ in range(OFTEN):
+            assert torch.equal(layer(x), layer._step(x, 6))
+        torch.cuda.synchronize()
+        assert not any(block.any() for block in room)

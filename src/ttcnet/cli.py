@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from . import __version__
+from .data.commands import data
 from .evaluate.commands import app as evaluate
 from .tasks.sudoku.commands import app as sudoku
 from .train.commands import sft
@@ -20,6 +21,7 @@ app = typer.Typer(
 app.add_typer(sudoku, name="sudoku")
 app.add_typer(evaluate, name="eval")
 app.command()(sft)
+app.command()(data)
 
 
 def _version(asked: bool) -> None:

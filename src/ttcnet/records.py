@@ -20,14 +20,15 @@ class Row(NamedTuple):
     content: dict[str, Any]
 
 
-def rows(source: str, split: str = "train") -> Iterator[Row]:
-    """The rows of a JSON Lines file, plain or gzip, or of a dataset of the Hub, "owner/name"."""
+def rows(source: str, split: str = "train", **options: Any) -> Iterator[Row]:
+    """The rows of a JSON Lines file, plain or gzip, or of a dataset of the Hub, "owner/name", for which `options` are
+    those of `datasets.load_dataset`."""
     path = Path(source)
     if path.is_file():
         yield from _lines(path)
     elif source.count("/") == 1 and not path.suffix.startswith((".json", ".gz")):
         datasets = require("datasets", "sft", "Reading from the Hub")
-        for number, content in enumerate(datasets.load_dataset(source, split=split), 1):
+        for number, content in enumerate(datasets.load_dataset(source, split=split, **options), 1):
             yield Row(f"{source} row {number}", content)
     else:
         remedy = "Pass a file with one JSON object a line, or the name of a dataset of the Hub, owner/name."

@@ -164,7 +164,7 @@ def test_an_adapter_of_peft_is_found_beside_the_inserted_layers(place, tmp_path)
 
 
 def command(place, out, *options, base="base", task="sums"):
-    call = ["eval", "lm", str(place / base), "--tasks", str(place / f"{task}.yaml"), "--out", str(out)]
+    call = ["eval", "lm", "--model", str(place / base), "--tasks", str(place / f"{task}.yaml"), "--out", str(out)]
     return CliRunner().invoke(app, [*call, "--device", "cpu", *options], catch_exceptions=False)
 
 

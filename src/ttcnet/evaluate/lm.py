@@ -12,7 +12,7 @@ CODE = "humaneval"
 
 
 def lm(
-    model: Annotated[str, typer.Argument(help="Folder or name of the Hub.")],
+    model: Annotated[str, typer.Option(help="Folder or name of the Hub.")],
     out: Annotated[Path, typer.Option(help="Folder of the results. An evaluation that is there already goes on.")],
     tasks: Annotated[
         str | None,

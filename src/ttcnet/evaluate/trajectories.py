@@ -1,0 +1,112 @@
+"""What a model plans as it starts to answer, and the states of the tokens that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ttcnet.errors import fail
+from ttcnet.nn import TTCLayer
+from ttcnet.records import Row
+from ttcnet.train.examples import conversation
+
+from .models import horizon, ttc_layers
+
+
+class Question(NamedTuple):
+    """Tokens of a prompt, and of the chain of thought that follows it."""
+
+    prompt: list[int]
+    thought: list[int]
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What a file has, and how many of its rows were left out: questions that came before, and rows that are too long."""
+
+    kept: list[Question]
+    repeated: int = 0
+    too_long: int = 0
+
+
+class Trajectory(NamedTuple):
+    """Of one layer: the plan of the first token of the answer, (T, size), where it starts, (size,), and the states of
+    the tokens after it, (L, size)."""
+
+    plan: Tensor
+    start: Tensor
+    states: Tensor
+
+
+def questions(source: Iterable[Row], tokenizer: Any, limit: int | None = None, longest: int | None = None) -> Questions:
+    """The first `limit` questions of rows such as {"problem": ..., "solution": ...}, tokenised as they would be asked
+    and answered. See `ttcnet.train.examples` for the other names that fields may have."""
+    kept: dict[str, Question] = {}
+    repeated = too_long = 0
+    for place, content in source:
+        if len(kept) == limit:
+            break
+        try:
+            *before, last = conversation(content)
+        except ValueError as error:
+            fail("data", "must have a problem and a solution in every row", f"{place}: {error}", "Correct the row.")
+        question = Question(_prompt(before, tokenizer), tokenizer(last["content"], add_special_tokens=False).input_ids)
+        if len(question.thought) < 2:
+            fail("data", "must have solutions of 2 tokens or more", place, "Correct the row, or take it out.")
+        if longest is not None and len(question.prompt) + len(question.thought) > longest:
+            too_long += 1
+        elif str(before) in kept:
+            repeated += 1
+        else:
+            kept[str(before)] = question
+    if len(kept) < 2:
+        found = f"{len(kept)} ({too_long} rows too long for the model, {repeated} repeated)"
+        fail(
+            "data", "must have at least 2 questions", found, "Pass more rows: one question's plan meets another's text."
+        )
+    return Questions([*kept.values()], repeated, too_long)
+
+
+def _prompt(messages: list[dict[str, str]], tokenizer: Any) -> list[int]:
+    if tokenizer.chat_template is None:
+        return list(tokenizer("".join(f"{message['content']}\n" for message in messages)).input_ids)
+    return list(tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, add_generation_prompt=True))
+
+
+@torch.no_grad()
+def trajectories(model: Any, asked: Iterable[Question], steps: int) -> Iterator[dict[str, Trajectory]]:
+    """For every question, the trajectory in every TTC layer, by name; all plans look `steps` ahead.
+
+    Plans and tokens meet in the space of the layer's states, all heads side by side: the state of a token is what its
+    own plan starts from, W_in norm(x), with x the residual stream where the layer reads it. The token that plans is not
+    among them: it would be compared with itself, but in same-question pairs only.
+    """
+    layers = ttc_layers(model)
+    inputs: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Any:
+        def hook(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+            inputs[name] = given[0][0]
+
+        return hook
+
+    hooks = [layer.register_forward_pre_hook(keep(name)) for name, layer in layers.items()]
+    try:
+        for question in asked:
+            ids = torch.tensor([[*question.prompt, *question.thought]], device=model.device)
+            with horizon(model, steps):
+                model(ids, use_cache=False, logits_to_keep=1)
+            yield {name: _trajectory(layers[name], x[len(question.prompt) :], steps) for name, x in inputs.items()}
+    finally:
+        for each in hooks:
+            each.remove()
+
+
+def _trajectory(layer: TTCLayer, x: Tensor, steps: int) -> Trajectory:
+    _, solution = TTCLayer.forward(layer, x[:1], steps, return_plan=True)
+    h = solution.h[0].transpose(0, 1).flatten(1)  # (T + 1, heads * n)
+    return Trajectory(h[1:], h[0], layer.project(layer.norm(x[1:])).to(h.dtype))

@@ -46,6 +46,8 @@ def report(
     if steps < 1:
         fail("horizon", "must be 1 or more to have a plan", steps, "Pass --horizon 8, say.")
     asked = questions(rows(data), tokenizer, limit, getattr(net.config, "max_position_embeddings", None))
+    if asked.repeated or asked.too_long:
+        console.print(f"Left out: {asked.repeated} repeated questions, {asked.too_long} rows too long for the model.")
     matrices = measure(net, asked, steps, console)
     every = {kind: torch.stack([found[kind] for found in matrices.values()]).mean(0) for kind in PLANS}
     return {

@@ -12,11 +12,6 @@ KINDS = (".png", ".pdf", ".svg")
 app = typer.Typer(help="Look inside models.", no_args_is_help=True, pretty_exceptions_enable=False)
 
 
-@app.callback()
-def _() -> None:
-    pass
-
-
 @app.command()
 def alignment(
     model: Annotated[str, typer.Option(help="Folder or name of the Hub.")],

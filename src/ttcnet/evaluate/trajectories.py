@@ -26,7 +26,7 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class Questions:
-    """What a file has, and how many of its rows were left out: questions that came before, and rows that are too long."""
+    """What a file has, and how many rows were left out: questions that came before, and rows that are too long."""
 
     kept: list[Question]
     repeated: int = 0
@@ -52,6 +52,8 @@ def questions(source: Iterable[Row], tokenizer: Any, limit: int | None = None, l
             break
         try:
             *before, last = conversation(content)
+            if last["role"] != "assistant":
+                raise ValueError(f"the last message is of the {last['role']}")
         except ValueError as error:
             fail("data", "must have a problem and a solution in every row", f"{place}: {error}", "Correct the row.")
         question = Question(_prompt(before, tokenizer), tokenizer(last["content"], add_special_tokens=False).input_ids)
@@ -65,9 +67,7 @@ def questions(source: Iterable[Row], tokenizer: Any, limit: int | None = None, l
             kept[str(before)] = question
     if len(kept) < 2:
         found = f"{len(kept)} ({too_long} rows too long for the model, {repeated} repeated)"
-        fail(
-            "data", "must have at least 2 questions", found, "Pass more rows: one question's plan meets another's text."
-        )
+        fail("data", "must have at least 2 questions", found, "Pass more: one's plan meets another's text.")
     return Questions([*kept.values()], repeated, too_long)
 
 

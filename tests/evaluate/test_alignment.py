@@ -15,9 +15,11 @@ from tests.train import tiny
 from ttcnet.cli import app
 from ttcnet.evaluate.alignment import path_mean, similarity, summary
 from ttcnet.evaluate.models import ttc_layers
-from ttcnet.evaluate.trajectories import Question, questions, trajectories
+from ttcnet.evaluate.store import Store
+from ttcnet.evaluate.trajectories import Question, generated, questions, trajectories
 from ttcnet.lqr import solve
 from ttcnet.records import Row
+from ttcnet.tasks.math import Problem
 
 STEPS = ((1, 0), (0, 1), (1, 1))
 
@@ -116,18 +118,37 @@ def test_questions_are_asked_as_in_training_and_none_is_lost_in_silence():
     words = tiny.tokenizer()
     rows = [Row(f"line {n}", {"problem": f"{n % 3} + 1 = ?", "solution": "the answer is 4"}) for n in range(5)]
     found = questions(rows, words)
-    assert (len(found.kept), found.repeated, found.too_long) == (3, 2, 0)
+    assert len(found.kept) == 3
     assert words.decode(found.kept[1].prompt) == "<user> 1 + 1 = ? <bot>"
     assert words.decode(found.kept[1].thought) == "the answer is 4"
-    long = Row("line 6", {"problem": "the " * 60, "solution": "the answer"})
-    assert questions([*rows, long], words, longest=20).too_long == 1
+    rows += [
+        Row("line 6", {"problem": "the " * 60, "solution": "the answer"}),
+        Row("line 7", {"problem": "2", "solution": "4"}),
+    ]
+    assert questions(rows, words, longest=20).left_out == {
+        "with a question that came before": 2, "too long for the model": 1, "of one token": 1
+    }  # fmt: skip
     assert len(questions(rows, words, limit=2).kept) == 2
     assert words.decode(questions(rows, tiny.tokenizer(chat=False)).kept[0].prompt) == "0 + 1 = ?"
-    for bad, message in (({"problem": "1"}, "line 9: no answer"), ({"problem": "1", "solution": "4"}, "2 tokens")):
-        with pytest.raises(ValueError, match=message):
-            questions([*rows, Row("line 9", bad)], words)
+    with pytest.raises(ValueError, match="line 9: no answer"):
+        questions([*rows, Row("line 9", {"problem": "1"})], words)
     with pytest.raises(ValueError, match="at least 2 questions"):
         questions(rows[:1], words)
+
+
+def test_answers_of_an_evaluation_are_chains_of_thought(tmp_path):
+    problems = [Problem(1, "1 + 1 = ?", "2"), Problem(2, "1 + 2 = ?", "3")]
+    store = Store(tmp_path, {"system": "the answer ?"}, problems)
+    texts = {(1, 0): "the answer is 2", (1, 1): "2", (2, 0): " ", (2, 1): "is 3 the answer"}
+    store.append(
+        dict(problem=problem, sample=sample, horizon=8, text=text, finish="stop")
+        for (problem, sample), text in texts.items()
+    )
+    words = tiny.tokenizer()
+    found = questions(generated(tmp_path), words)
+    assert [words.decode(each.thought) for each in found.kept] == ["the answer is 2", "is 3 the answer"]
+    assert words.decode(found.kept[1].prompt) == "<system> the answer ? <user> 1 + 2 = ? <bot>"
+    assert found.left_out == {"of one token": 1}
 
 
 def test_the_command_compares_own_pairs_with_all_others(tmp_path):
@@ -148,7 +169,7 @@ def test_the_command_compares_own_pairs_with_all_others(tmp_path):
         "--limit",
         "6",
     ]
-    done = CliRunner().invoke(app, [*call, "--plot", str(plot), "--device", "cpu"], catch_exceptions=False)
+    done = CliRunner().invoke(app, [*call, "--plot", str(plot)], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert plot.read_bytes().startswith(b"\x89PNG")
     found = json.loads(out.read_text())

@@ -250,7 +250,7 @@ def test_a_sampled_answer_is_handed_out_once(tmp_path):
 
 def test_amc_is_read_from_a_file_and_graded(tmp_path):
     path = tmp_path / "amc.jsonl"
-    path.write_text('{"problem": "What is a half?", "answer": "1/2"}\n{"problem": "2 + 1?", "answer": 3.0}\n')
+    path.write_text('{"problem": "What is a half?", "answer": "1/2"}\n{"problem": "2 + 1?", "answer": 3}\n')
     found = problems(str(path), version=1.0)["test"]
     assert found[:] == {"problem": ["What is a half?", "2 + 1?"], "answer": ["1/2", "3"]}
     texts = [r"\boxed{0.5}", r"\boxed{2}", r"\boxed{\frac{1}{2}}", "No idea."]

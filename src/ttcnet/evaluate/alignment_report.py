@@ -18,8 +18,9 @@ from ttcnet.extras import require
 from ttcnet.records import rows, write_json
 
 from .alignment import similarity, summary
-from .models import horizon_of, load
-from .trajectories import Questions, questions, trajectories
+from .local import load
+from .models import horizon_of
+from .trajectories import Questions, generated, questions, trajectories
 
 PLANS = ("plan", "start")  # what is aligned: planned states; for comparison, the state that they start from, held still
 
@@ -31,30 +32,32 @@ def report(
     adapter: str | None = None,
     horizon: int | None = None,
     limit: int | None = None,
-    device: str | None = None,
 ) -> dict[str, Any]:
     """How similar plans are to chains of thought of the same question and of others, layer by layer and on average."""
     if limit is not None and limit < 2:
         fail("limit", "must be 2 or more", limit, "One question's plan meets another's text.")
     console = Console(stderr=True)
     with console.status(f"Loading {model} ..."):
-        net, tokenizer = load(model, adapter, device)
+        engine = load(model, None if adapter is None else Path(adapter))
+    net, tokenizer = engine.model, engine.tokenizer
     own = horizon_of(net)
     if own is None:
         fail("model", "must have TTC layers", type(net).__name__, "Pass a whole ttc_* model, or --adapter.")
     steps = own if horizon is None else horizon
     if steps < 1:
         fail("horizon", "must be 1 or more to have a plan", steps, "Pass --horizon 8, say.")
-    asked = questions(rows(data), tokenizer, limit, getattr(net.config, "max_position_embeddings", None))
-    if asked.repeated or asked.too_long:
-        console.print(f"Left out: {asked.repeated} repeated questions, {asked.too_long} rows too long for the model.")
+    source = generated(Path(data)) if Path(data).is_dir() else rows(data)
+    asked = questions(source, tokenizer, limit, getattr(net.config, "max_position_embeddings", None))
+    if asked.left_out.total():
+        counts = ", ".join(f"{count} {why}" for why, count in asked.left_out.items())
+        console.print(f"{len(asked.kept)} questions; rows left out: {counts}.", highlight=False)
     matrices = measure(net, asked, steps, console)
     every = {kind: torch.stack([found[kind] for found in matrices.values()]).mean(0) for kind in PLANS}
     return {
         "all layers": _summaries(every),
         "layers": [{"module": name} | _summaries(found) for name, found in matrices.items()],
         "questions": len(asked.kept),
-        "left out": {"repeated": asked.repeated, "too long": asked.too_long},
+        "left out": asked.left_out,
         "horizon": steps,
         "model": model,
         "adapter": adapter,

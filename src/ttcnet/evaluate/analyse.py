@@ -16,14 +16,16 @@ app = typer.Typer(help="Look inside models.", no_args_is_help=True, pretty_excep
 def alignment(
     model: Annotated[str, typer.Option(help="Folder or name of the Hub.")],
     data: Annotated[
-        str, typer.Option(help="Problems and solutions: a JSON Lines file, plain or gzip, or owner/name of the Hub.")
+        str,
+        typer.Option(
+            help="Problems and solutions: a JSON Lines file, owner/name of the Hub, or a folder of `ttcnet eval math`."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="JSON file for what is found.")],
     adapter: Annotated[str | None, typer.Option(help="Folder of an adapter for the model.")] = None,
     horizon: Annotated[int | None, typer.Option(help="Steps to look ahead; the model's own if not given.")] = None,
     limit: Annotated[int | None, typer.Option(help="The first so many questions.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Also draw a figure: PNG, PDF or SVG.")] = None,
-    device: Annotated[str | None, typer.Option(help="cuda, cuda:1, cpu; the best there is if not given.")] = None,
 ) -> None:
     """Compare what TTC layers plan with the chain of thought that follows, of the same question and of others."""
     from ttcnet.errors import fail, is_complaint
@@ -37,7 +39,7 @@ def alignment(
                 fail("plot", f"must end in {' or '.join(KINDS)}", plot, "Name a file of one of these kinds.")
         from .alignment_report import draw, report, table, write
 
-        found = report(model, data, adapter=adapter, horizon=horizon, limit=limit, device=device)
+        found = report(model, data, adapter=adapter, horizon=horizon, limit=limit)
         write(found, out)
         if plot is not None:
             draw(found, plot)

@@ -42,10 +42,11 @@ def lm(
 ) -> None:
     """Evaluate a language model with lm-evaluation-harness. On several GPUs: accelerate launch -m ttcnet.cli eval lm
     ..."""
-    from ttcnet.errors import is_complaint
     from ttcnet.extras import require
 
-    try:
+    from .commands import _complaints
+
+    with _complaints():
         require("lm_eval", "lm", "ttcnet eval lm")
         from .harness import Harness, evaluate
 
@@ -53,11 +54,5 @@ def lm(
         chosen = tuple(name.strip() for name in names.split(",") if name.strip())
         settings = Harness(model, chosen, adapter, horizon, shots, limit, max_tokens, chat, amc)
         table = evaluate(settings, out, batch=batch, device=device, run_code=run_code)
-    except Exception as error:
-        if not isinstance(error, ImportError | OSError) and not is_complaint(error):
-            raise  # a fault of ours or of a library: with all that is known about it
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from None
-    if table:
-        typer.echo(table)
-        typer.echo(f"Done. The results are in {out / 'results.json'}.")
+        if table:
+            typer.echo(f"{table}\nDone. The results are in {out / 'results.json'}.")

@@ -1,4 +1,4 @@
-"""Models that are evaluated: any causal language model of transformers, whole, or a base with an adapter."""
+"""Models with TTC layers, as other libraries load them: their adapter and their horizon."""
 
 from __future__ import annotations
 
@@ -9,26 +9,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ttcnet.adapter
 from ttcnet.adapter.storage import FILE
 from ttcnet.errors import fail
+from ttcnet.extras import require
 from ttcnet.lqr.checks import horizon as check_horizon
 from ttcnet.models.modeling import TTCNetPreTrainedModel
 from ttcnet.nn import TTCLayer
-
-
-def load(name: str, adapter: str | None = None, device: str | None = None) -> tuple[Any, Any]:
-    """Model and tokenizer, ready to answer, on `device` or the best there is.
-
-    Args:
-        name: folder or name of the Hub.
-        adapter: folder that `ttcnet.adapter.save`, or `ttcnet sft`, wrote.
-    """
-    model: Any = AutoModelForCausalLM.from_pretrained(name, dtype="auto")
-    model = model.to(usable(device))
-    return (model if adapter is None else with_adapter(model, adapter)).eval(), AutoTokenizer.from_pretrained(name)
 
 
 def usable(device: str | None) -> str:
@@ -44,9 +32,7 @@ def with_adapter(model: Any, folder: str) -> Any:
     if (Path(folder) / FILE).is_file() or not peft:
         ttcnet.adapter.load(model, folder)
     if peft:
-        from peft import PeftModel
-
-        model = PeftModel.from_pretrained(model, folder)
+        model = require("peft", "sft", "LoRA").PeftModel.from_pretrained(model, folder).get_base_model()
     return model
 
 

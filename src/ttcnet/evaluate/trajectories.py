@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -12,9 +13,11 @@ from torch import Tensor, nn
 from ttcnet.errors import fail
 from ttcnet.nn import TTCLayer
 from ttcnet.records import Row
+from ttcnet.tasks.math import conversation as put
 from ttcnet.train.examples import conversation
 
 from .models import horizon, ttc_layers
+from .store import generations, problems_of, settings_of
 
 
 class Question(NamedTuple):
@@ -24,13 +27,11 @@ class Question(NamedTuple):
     thought: list[int]
 
 
-@dataclass(frozen=True)
-class Questions:
-    """What a file has, and how many rows were left out: questions that came before, and rows that are too long."""
+class Questions(NamedTuple):
+    """What a file has, and how many rows were left out, by reason."""
 
     kept: list[Question]
-    repeated: int = 0
-    too_long: int = 0
+    left_out: Counter[str]
 
 
 class Trajectory(NamedTuple):
@@ -42,11 +43,20 @@ class Trajectory(NamedTuple):
     states: Tensor
 
 
+def generated(folder: Path) -> Iterator[Row]:
+    """The answers that a model gave in a folder of `ttcnet eval math`, as rows; those of the shortest horizon first."""
+    system, asked = settings_of(folder)["system"], {problem.number: problem.text for problem in problems_of(folder)}
+    for line in generations(folder):
+        if line["text"].strip():
+            messages = [*put(asked[line["problem"]], system), {"role": "assistant", "content": line["text"]}]
+            yield Row(f"{folder} problem {line['problem']} sample {line['sample']}", {"messages": messages})
+
+
 def questions(source: Iterable[Row], tokenizer: Any, limit: int | None = None, longest: int | None = None) -> Questions:
     """The first `limit` questions of rows such as {"problem": ..., "solution": ...}, tokenised as they would be asked
-    and answered. See `ttcnet.train.examples` for the other names that fields may have."""
+    and answered, each once. See `ttcnet.train.examples` for the other names that fields may have."""
     kept: dict[str, Question] = {}
-    repeated = too_long = 0
+    left_out: Counter[str] = Counter()
     for place, content in source:
         if len(kept) == limit:
             break
@@ -56,19 +66,19 @@ def questions(source: Iterable[Row], tokenizer: Any, limit: int | None = None, l
                 raise ValueError(f"the last message is of the {last['role']}")
         except ValueError as error:
             fail("data", "must have a problem and a solution in every row", f"{place}: {error}", "Correct the row.")
-        question = Question(_prompt(before, tokenizer), tokenizer(last["content"], add_special_tokens=False).input_ids)
-        if len(question.thought) < 2:
-            fail("data", "must have solutions of 2 tokens or more", place, "Correct the row, or take it out.")
-        if longest is not None and len(question.prompt) + len(question.thought) > longest:
-            too_long += 1
+        prompt, thought = _prompt(before, tokenizer), tokenizer(last["content"], add_special_tokens=False).input_ids
+        if len(thought) < 2:
+            left_out["of one token"] += 1
+        elif longest is not None and len(prompt) + len(thought) > longest:
+            left_out["too long for the model"] += 1
         elif str(before) in kept:
-            repeated += 1
+            left_out["with a question that came before"] += 1
         else:
-            kept[str(before)] = question
+            kept[str(before)] = Question(prompt, thought)
     if len(kept) < 2:
-        found = f"{len(kept)} ({too_long} rows too long for the model, {repeated} repeated)"
+        found = f"{len(kept)} ({', '.join(f'{count} rows {why}' for why, count in left_out.items()) or 'no others'})"
         fail("data", "must have at least 2 questions", found, "Pass more: one's plan meets another's text.")
-    return Questions([*kept.values()], repeated, too_long)
+    return Questions([*kept.values()], left_out)
 
 
 def _prompt(messages: list[dict[str, str]], tokenizer: Any) -> list[int]:

@@ -2,4 +2,6 @@
 
 from importlib.util import find_spec
 
-collect_ignore = [f"ttcnet/evaluate/{name}.py" for name in ("harness", "journal", "lm_model") if not find_spec("lm_eval")]
+collect_ignore = [
+    f"ttcnet/evaluate/{name}.py" for name in ("harness", "journal", "lm_model") if not find_spec("lm_eval")
+]

@@ -16,9 +16,9 @@ from ttcnet.cli import app
 from ttcnet.evaluate.alignment import path_mean, similarity, summary
 from ttcnet.evaluate.models import ttc_layers
 from ttcnet.evaluate.store import Store
-from ttcnet.evaluate.trajectories import Question, generated, questions, trajectories
+from ttcnet.evaluate.trajectories import Question, generated, questions, trajectories, written
 from ttcnet.lqr import solve
-from ttcnet.records import Row
+from ttcnet.records import Row, rows
 from ttcnet.tasks.math import Problem
 
 STEPS = ((1, 0), (0, 1), (1, 1))
@@ -117,7 +117,7 @@ def test_trajectories_are_those_of_the_first_token_and_of_the_tokens_after_it():
 def test_questions_are_asked_as_in_training_and_none_is_lost_in_silence():
     words = tiny.tokenizer()
     rows = [Row(f"line {n}", {"problem": f"{n % 3} + 1 = ?", "solution": "the answer is 4"}) for n in range(5)]
-    found = questions(rows, words)
+    found = questions(written(rows), words)
     assert len(found.kept) == 3
     assert words.decode(found.kept[1].prompt) == "<user> 1 + 1 = ? <bot>"
     assert words.decode(found.kept[1].thought) == "the answer is 4"
@@ -125,15 +125,15 @@ def test_questions_are_asked_as_in_training_and_none_is_lost_in_silence():
         Row("line 6", {"problem": "the " * 60, "solution": "the answer"}),
         Row("line 7", {"problem": "2", "solution": "4"}),
     ]
-    assert questions(rows, words, longest=20).left_out == {
-        "with a question that came before": 2, "too long for the model": 1, "of one token": 1
+    assert questions(written(rows), words, longest=20).left_out == {
+        "with a question that came before": 2, "too long for the model": 1, "of less than two tokens": 1
     }  # fmt: skip
-    assert len(questions(rows, words, limit=2).kept) == 2
-    assert words.decode(questions(rows, tiny.tokenizer(chat=False)).kept[0].prompt) == "0 + 1 = ?"
+    assert len(questions(written(rows), words, limit=2).kept) == 2
+    assert words.decode(questions(written(rows), tiny.tokenizer(chat=False)).kept[0].prompt) == "0 + 1 = ?"
     with pytest.raises(ValueError, match="line 9: no answer"):
-        questions([*rows, Row("line 9", {"problem": "1"})], words)
+        questions(written([*rows, Row("line 9", {"problem": "1"})]), words)
     with pytest.raises(ValueError, match="at least 2 questions"):
-        questions(rows[:1], words)
+        questions(written(rows[:1]), words)
 
 
 def test_answers_of_an_evaluation_are_chains_of_thought(tmp_path):
@@ -148,7 +148,7 @@ def test_answers_of_an_evaluation_are_chains_of_thought(tmp_path):
     found = questions(generated(tmp_path), words)
     assert [words.decode(each.thought) for each in found.kept] == ["the answer is 2", "is 3 the answer"]
     assert words.decode(found.kept[1].prompt) == "<system> the answer ? <user> 1 + 2 = ? <bot>"
-    assert found.left_out == {"of one token": 1}
+    assert found.left_out == {"of less than two tokens": 2}
 
 
 def test_the_command_compares_own_pairs_with_all_others(tmp_path):
@@ -176,7 +176,7 @@ def test_the_command_compares_own_pairs_with_all_others(tmp_path):
     assert (found["questions"], found["horizon"]) == (6, 4)
     assert {"versions", "machine", "commit", "command", "data"} <= found.keys()
 
-    asked = questions([Row("", json.loads(line)) for line in data.read_text().splitlines()], tiny.tokenizer(), 6)
+    asked = questions(written(rows(str(data))), tiny.tokenizer(), 6)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
     all_of_it = [next(iter(each.values())) for each in trajectories(loaded, asked.kept, 4)]
     own = [similarity(one.plan, one.states).item() for one in all_of_it]

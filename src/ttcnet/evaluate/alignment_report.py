@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +21,7 @@ from ttcnet.records import rows, write_json
 from .alignment import similarity, summary
 from .local import load
 from .models import horizon_of
-from .trajectories import Questions, generated, questions, trajectories
+from .trajectories import Questions, generated, questions, trajectories, written
 
 PLANS = ("plan", "start")  # what is aligned: planned states; for comparison, the state that they start from, held still
 
@@ -36,6 +37,7 @@ def report(
     """How similar plans are to chains of thought of the same question and of others, layer by layer and on average."""
     if limit is not None and limit < 2:
         fail("limit", "must be 2 or more", limit, "One question's plan meets another's text.")
+    texts = list(generated(Path(data)) if Path(data).is_dir() else written(rows(data)))  # before a model is loaded
     console = Console(stderr=True)
     with console.status(f"Loading {model} ..."):
         engine = load(model, None if adapter is None else Path(adapter))
@@ -46,8 +48,7 @@ def report(
     steps = own if horizon is None else horizon
     if steps < 1:
         fail("horizon", "must be 1 or more to have a plan", steps, "Pass --horizon 8, say.")
-    source = generated(Path(data)) if Path(data).is_dir() else rows(data)
-    asked = questions(source, tokenizer, limit, getattr(net.config, "max_position_embeddings", None))
+    asked = questions(texts, tokenizer, limit, getattr(net.config, "max_position_embeddings", None))
     if asked.left_out.total():
         counts = ", ".join(f"{count} {why}" for why, count in asked.left_out.items())
         console.print(f"{len(asked.kept)} questions; rows left out: {counts}.", highlight=False)
@@ -65,7 +66,7 @@ def report(
         "versions": versions(),
         "machine": machine(),
         "commit": commit(),
-        "command": " ".join(["ttcnet", *sys.argv[1:]]),
+        "command": shlex.join(["ttcnet", *sys.argv[1:]]),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from ttcnet.records import write_json
 
 from .journal import Journal
 from .lm_model import TTCNetLM
+from .local import Local
+from .store import _write_lines
 
 OURS, SETTINGS = Path(__file__).parent / "lm_tasks", "settings.json"
 ALLOWED = "HF_ALLOW_CODE_EVAL"  # what the package evaluate asks for before it runs code
@@ -55,11 +58,10 @@ def evaluate(settings: Harness, out: Path, *, batch: int = 8, device: str | None
     for field, value in (("limit", settings.limit), ("max_tokens", settings.max_tokens), ("batch", batch)):
         if value is not None and value < 1:
             fail(field, "must be 1 or more", value, "Pass a whole number.")
-    _check_settings(settings, out)
     with _running_code(run_code):
         tasks = _tasks(settings, run_code)
         model = TTCNetLM(settings.model, settings.adapter, settings.horizon, device, batch_size=batch)
-        _keep_settings(settings, out)
+        _check_settings(settings, model, out)
         journal = Journal(out, model.rank)
         model.keep(journal)
         results = simple_evaluate(
@@ -110,37 +112,36 @@ def _refuse(task: str) -> NoReturn:
 
 @contextmanager
 def _running_code(allowed: bool) -> Iterator[None]:
-    before = os.environ.get(ALLOWED)
-    if allowed:
-        os.environ[ALLOWED] = "1"
+    if not allowed:
+        yield
+        return
+    before, os.environ[ALLOWED] = os.environ.get(ALLOWED), "1"
     try:
         yield
     finally:
-        if allowed and before is None:
-            del os.environ[ALLOWED]
+        del os.environ[ALLOWED]
+        os.environ.update({} if before is None else {ALLOWED: before})
 
 
-def _check_settings(settings: Harness, out: Path) -> None:
-    now = json.loads(json.dumps(asdict(settings)))
+def _check_settings(settings: Harness, model: TTCNetLM, out: Path) -> None:
+    """Those of the answers that are there, the model's weights included; kept from now on if there are none."""
+    facts = Local(model.model, model.tokenizer, name=settings.model).facts()
+    now = _plain(asdict(settings) | facts)
     before = json.loads((out / SETTINGS).read_text()) if any(out.glob("answers-*.jsonl")) else now
     if before != now:
         changed = {name: (before.get(name), value) for name, value in now.items() if before.get(name) != value}
         remedy = "Give the settings that it was started with, or choose another folder."
         fail("settings", f"must be those of the evaluation in {out}", f"(then, now): {changed}", remedy)
-
-
-def _keep_settings(settings: Harness, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     if is_first_process():
-        write_json(out / SETTINGS, asdict(settings))
+        write_json(out / SETTINGS, now)
 
 
 def _write(results: dict[str, Any], settings: Harness, model: TTCNetLM, out: Path) -> None:
     for task, samples in results.pop("samples").items():
         if results["configs"][task]["output_type"] == "generate_until":
-            lines = [json.dumps(sample, default=handle_non_serializable) + "\n" for sample in samples]
-            (out / f"samples-{task}.jsonl").write_text("".join(lines))
-    write_json(out / "lm_eval.json", json.loads(json.dumps(results, default=handle_non_serializable)))
+            _write_lines(out / f"samples-{task}.jsonl", map(_plain, samples))
+    write_json(out / "lm_eval.json", _plain(results))
     figures = {
         task: {name: value for name, value in values.items() if isinstance(value, float | int)}
         for task, values in results["results"].items()
@@ -152,6 +153,11 @@ def _write(results: dict[str, Any], settings: Harness, model: TTCNetLM, out: Pat
         "versions": versions() | {"lm_eval": metadata.version("lm_eval")},
         "machine": machine(),
         "commit": commit(),
-        "command": " ".join(["ttcnet", *sys.argv[1:]]),
+        "command": shlex.join(["ttcnet", *sys.argv[1:]]),
     }
     write_json(out / "results.json", record)
+
+
+def _plain(content: Any) -> Any:
+    """Fit for JSON."""
+    return json.loads(json.dumps(content, default=handle_non_serializable))

@@ -72,19 +72,19 @@ class TTCNetLM(HFLM):  # type: ignore[misc, unused-ignore]
         self.set_cache_hook(journal)
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        return self._missing("loglikelihood", super().loglikelihood, requests, disable_tqdm)
+        return self._answers("loglikelihood", super().loglikelihood, requests, disable_tqdm)
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
-        return self._missing("loglikelihood_rolling", super().loglikelihood_rolling, requests, disable_tqdm)
+        return self._answers("loglikelihood_rolling", super().loglikelihood_rolling, requests, disable_tqdm)
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         longest = max((request.args[1].get("max_gen_toks", 0) for request in requests), default=0)
         if longest >= self.max_length:
             rule = f"must be less than the {self.max_length} that the model takes in all"
             fail("max_tokens", rule, longest, "Pass less, as max_tokens or in the task: max_gen_toks.")
-        return self._missing("generate_until", super().generate_until, requests, disable_tqdm)
+        return self._answers("generate_until", super().generate_until, requests, disable_tqdm)
 
-    def _missing(self, kind: str, ask: Callable[..., list[Any]], requests: list[Any], disable_tqdm: bool) -> list[Any]:
+    def _answers(self, kind: str, ask: Callable[..., list[Any]], requests: list[Any], disable_tqdm: bool) -> list[Any]:
         """The answers to all requests, asking for those alone that the journal does not have."""
         if self.journal is None:
             return ask(requests, disable_tqdm=disable_tqdm)

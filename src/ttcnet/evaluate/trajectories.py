@@ -20,8 +20,15 @@ from .models import horizon, ttc_layers
 from .store import generations, problems_of, settings_of
 
 
+class Text(NamedTuple):
+    """What was asked, and the chain of thought that followed."""
+
+    messages: list[dict[str, str]]
+    thought: str
+
+
 class Question(NamedTuple):
-    """Tokens of a prompt, and of the chain of thought that follows it."""
+    """The same as tokens."""
 
     prompt: list[int]
     thought: list[int]
@@ -43,38 +50,42 @@ class Trajectory(NamedTuple):
     states: Tensor
 
 
-def generated(folder: Path) -> Iterator[Row]:
-    """The answers that a model gave in a folder of `ttcnet eval math`, as rows; those of the shortest horizon first."""
-    system, asked = settings_of(folder)["system"], {problem.number: problem.text for problem in problems_of(folder)}
-    for line in generations(folder):
-        if line["text"].strip():
-            messages = [*put(asked[line["problem"]], system), {"role": "assistant", "content": line["text"]}]
-            yield Row(f"{folder} problem {line['problem']} sample {line['sample']}", {"messages": messages})
-
-
-def questions(source: Iterable[Row], tokenizer: Any, limit: int | None = None, longest: int | None = None) -> Questions:
-    """The first `limit` questions of rows such as {"problem": ..., "solution": ...}, tokenised as they would be asked
-    and answered, each once. See `ttcnet.train.examples` for the other names that fields may have."""
-    kept: dict[str, Question] = {}
-    left_out: Counter[str] = Counter()
+def written(source: Iterable[Row]) -> Iterator[Text]:
+    """Of rows such as {"problem": ..., "solution": ...}; see `ttcnet.train.examples` for other names of the fields."""
     for place, content in source:
-        if len(kept) == limit:
-            break
         try:
             *before, last = conversation(content)
             if last["role"] != "assistant":
                 raise ValueError(f"the last message is of the {last['role']}")
         except ValueError as error:
             fail("data", "must have a problem and a solution in every row", f"{place}: {error}", "Correct the row.")
-        prompt, thought = _prompt(before, tokenizer), tokenizer(last["content"], add_special_tokens=False).input_ids
+        yield Text(before, last["content"])
+
+
+def generated(folder: Path) -> Iterator[Text]:
+    """What a model answered in a folder of `ttcnet eval math`, with the shortest horizon first."""
+    system, asked = settings_of(folder)["system"], {problem.number: problem.text for problem in problems_of(folder)}
+    for line in generations(folder):
+        yield Text(put(asked[line["problem"]], system), line["text"])
+
+
+def questions(texts: Iterable[Text], tokenizer: Any, limit: int | None = None, longest: int | None = None) -> Questions:
+    """The first `limit` questions, each once, tokenised as they would be asked and answered; the model takes `longest`
+    tokens."""
+    kept: dict[str, Question] = {}
+    left_out: Counter[str] = Counter()
+    for messages, text in texts:
+        if len(kept) == limit:
+            break
+        prompt, thought = _prompt(messages, tokenizer), tokenizer(text, add_special_tokens=False).input_ids
         if len(thought) < 2:
-            left_out["of one token"] += 1
+            left_out["of less than two tokens"] += 1
         elif longest is not None and len(prompt) + len(thought) > longest:
             left_out["too long for the model"] += 1
-        elif str(before) in kept:
+        elif str(messages) in kept:
             left_out["with a question that came before"] += 1
         else:
-            kept[str(before)] = Question(prompt, thought)
+            kept[str(messages)] = Question(prompt, thought)
     if len(kept) < 2:
         found = f"{len(kept)} ({', '.join(f'{count} rows {why}' for why, count in left_out.items()) or 'no others'})"
         fail("data", "must have at least 2 questions", found, "Pass more: one's plan meets another's text.")

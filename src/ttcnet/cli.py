@@ -8,6 +8,7 @@ import typer
 
 from . import __version__
 from .data.commands import data
+from .evaluate.analyse import app as analyse
 from .evaluate.commands import app as evaluate
 from .tasks.sudoku.commands import app as sudoku
 from .train.commands import sft
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 app.add_typer(sudoku, name="sudoku")
 app.add_typer(evaluate, name="eval")
+app.add_typer(analyse, name="analyse")
 app.command()(sft)
 app.command()(data)
 

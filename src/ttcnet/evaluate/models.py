@@ -26,7 +26,7 @@ def usable(device: str | None) -> str:
     return device or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def with_adapter(model: Any, folder: str) -> Any:
+def with_adapter(model: Any, folder: str | Path) -> Any:
     """A base model with what an adapter's folder holds: inserted layers, what PEFT trained, or both."""
     peft = (Path(folder) / "adapter_config.json").is_file()
     if (Path(folder) / FILE).is_file() or not peft:
@@ -46,19 +46,24 @@ def horizon_of(model: Any) -> int | None:
     return model.config.horizon if ttc_layers(model) else None
 
 
+def look_ahead(model: Any, steps: int | None) -> None:
+    """Have TTC layers look `steps` ahead from now on; None leaves them as they are."""
+    if steps is None:
+        return
+    if not ttc_layers(model):
+        fail("horizon", "needs a model with TTC layers", type(model).__name__, "Leave it out, or name an adapter.")
+    if isinstance(model, TTCNetPreTrainedModel):
+        model.config.horizon = check_horizon(steps)
+    else:
+        ttcnet.adapter.set_horizon(model, steps)
+
+
 @contextmanager
 def horizon(model: Any, steps: int | None) -> Iterator[None]:
-    """TTC layers look `steps` ahead for the time of a `with` block; None leaves them as they are."""
-    if steps is None:
+    """`look_ahead` for the time of a `with` block."""
+    before = horizon_of(model)
+    look_ahead(model, steps)
+    try:
         yield
-    elif not ttc_layers(model):
-        fail("horizon", "needs a model with TTC layers", type(model).__name__, "Leave it out, or name an adapter.")
-    elif isinstance(model, TTCNetPreTrainedModel):
-        before, model.config.horizon = model.config.horizon, check_horizon(steps)
-        try:
-            yield
-        finally:
-            model.config.horizon = before
-    else:
-        with ttcnet.adapter.horizon(model, steps):
-            yield
+    finally:
+        look_ahead(model, before)

@@ -17,6 +17,7 @@ from typing import Any
 from ttcnet.endpoint import Endpoint, Failed, Request
 from ttcnet.errors import fail
 from ttcnet.tasks.math import verdict
+from ttcnet.tasks.math.prompts import COT
 
 from .folder import Content, Stage
 from .settings import Verify, fixed
@@ -25,7 +26,6 @@ from .text import digest, is_unicode
 LOG = "verify.log.jsonl"
 STRIKES = 3  # requests without a reply, before a row is given up
 SILENCE = 100  # the same, of any rows and without a reply in between, before the server is
-ASK = "{problem}\n\nPlease reason step by step, and put your final answer within \\boxed{{}}."
 
 
 @dataclass(slots=True)
@@ -142,7 +142,7 @@ def _round(stage: Stage, settings: Verify, log: Log, server: Endpoint) -> bool:
         for number, row in enumerate(row for row in rows if not log.tally(row["id"]).clear(settings)):
             waiting[number] = row
             seed = digest([str(settings.seed), row["id"], str(log.tally(row["id"]).asked)]) % 2**31
-            messages = [{"role": "user", "content": ASK.format(problem=row["problem"])}]
+            messages = [{"role": "user", "content": f"{row['problem']}\n\n{COT}"}]
             yield Request(messages, settings.max_tokens, settings.temperature, seed)
 
     def note(*entries: Content) -> None:

@@ -90,6 +90,9 @@ def scaling_command(
     breadth: Annotated[int, typer.Option(min=1, help="Thoughts that are kept at a level of the tree.")] = 2,
     depth: Annotated[int, typer.Option(min=1, help="Levels of the tree.")] = 4,
     cot: Annotated[str, typer.Option(help="Ask for reasoning: on, off or both.")] = "both",
+    system: Annotated[
+        str | None, typer.Option(help="System prompt of --cot on, in place of ours; '' for none.")
+    ] = None,
     max_tokens: Tokens = None,
     limit: Limit = None,
     batch: Batch = None,
@@ -108,7 +111,7 @@ def scaling_command(
 
         settings = Settings(
             tuple(method or METHODS), _numbers("horizons", horizons), horizon, n, temperature, breadth, depth, cot,
-            max_tokens, seed,
+            system, max_tokens, seed,
         )  # fmt: skip
         source = benchmark(name, data)
         found = problems(source, limit)

@@ -117,3 +117,14 @@ def test_progress_is_told():
     told = []
     run(eager(), ends=(), watch=told.append)
     assert told == [pytest.approx(5 * 8 / 12)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", [None, "ttc", "gdn"])
+def test_a_gpu_decodes_as_the_cpu_does(kind):
+    net = eager(kind)
+    for temperature in (0.0, 0.6):
+        expected = run(net, temperature=temperature)
+        found = run(net.cuda(), temperature=temperature)
+        net.cpu()
+        assert [row.tokens for row in found] == [row.tokens for row in expected]

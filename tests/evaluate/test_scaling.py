@@ -132,9 +132,11 @@ def test_a_server_can_do_all_but_the_horizon(tmp_path):
         return answer("5" if last["content"].startswith("Problem:") else r"so \boxed{2}", logprob=-0.3)
 
     file = sums(tmp_path / "sums.jsonl", 2)
-    with serving(script) as (url, _):
+    with serving(script) as (url, seen):
         words = ["eval", "scaling", file, "--server", url, "--out", tmp_path / "out", "--n", "2", "--cot", "on"]
+        words += ["--system", "Think."]
         ttcnet(*words)
+        assert seen[0]["messages"][0] == {"role": "system", "content": "Think."}
         assert "there are no TTC layers here" in ttcnet(*words, "--horizon", "8", code=1)
     rows = list(csv.DictReader((tmp_path / "out" / "scaling.csv").read_text().splitlines()))
     assert [row["method"] for row in rows] == ["horizon", *["best-of-n"] * 2, *["self-consistency"] * 2, "tree"]

@@ -54,6 +54,7 @@ def math_command(
     with _complaints():
         from ttcnet.tasks.math import Graders, benchmark, problems, system_prompt
 
+        from .progress import run_watched
         from .run import Plan
 
         chosen = [benchmark(name, data) for name in benchmarks]
@@ -68,7 +69,7 @@ def math_command(
                     samples or each.samples, each.temperature if temperature is None else temperature,
                     max_tokens or each.max_tokens, system_prompt(cot) if system is None else system, seed,
                 )  # fmt: skip
-                done.append(_run(engine, plan, out / each.name, graders))
+                done.append(run_watched(engine, plan, out / each.name, graders))
         _tell(done, out)
 
 
@@ -92,6 +93,9 @@ def scaling_command(
     breadth: Annotated[int, typer.Option(min=1, help="Thoughts that are kept at a level of the tree.")] = 2,
     depth: Annotated[int, typer.Option(min=1, help="Levels of the tree.")] = 4,
     cot: Annotated[str, typer.Option(help="Ask for reasoning: on, off or both.")] = "both",
+    system: Annotated[
+        str | None, typer.Option(help="System prompt of --cot on, in place of ours; '' for none.")
+    ] = None,
     max_tokens: Tokens = None,
     limit: Limit = None,
     batch: Batch = None,
@@ -104,19 +108,20 @@ def scaling_command(
 
         from ttcnet.tasks.math import Graders, benchmark, problems
 
+        from .progress import run_watched
         from .scaling import METHODS, table
         from .stages import Settings, compare, stages
 
         settings = Settings(
             tuple(method or METHODS), _numbers("horizons", horizons), horizon, n, temperature, breadth, depth, cot,
-            max_tokens, seed,
+            system, max_tokens, seed,
         )  # fmt: skip
         source = benchmark(name, data)
         found = problems(source, limit)
         judging = "best-of-n" in settings.methods
         with _engine(model, adapter, server, batch, judging) as engine, Graders() as graders:
             parts = stages(engine, source, found, out, settings)
-            summaries = [_run(part.engine, part.plan, part.folder, graders) for part in parts]
+            summaries = [run_watched(part.engine, part.plan, part.folder, graders) for part in parts]
             rows = compare(parts, settings, out, graders)
         if rows:
             Console().print(table(rows))
@@ -147,9 +152,12 @@ def show_command(
 def _engine(
     model: str, adapter: Path | None, server: str | None, batch: int | None, likelihoods: bool = False
 ) -> Iterator[Any]:
+    import os
+
     from rich.console import Console
 
     from ttcnet.errors import fail
+    from ttcnet.extras import require
 
     if server is not None:
         from ttcnet.endpoint import Endpoint
@@ -163,36 +171,12 @@ def _engine(
         return
     if not model:
         fail("model", "must be given", "none", "Pass --model with a folder or a name of the Hub, or --server.")
-    with Console(stderr=True).status(f"Loading {model} ..."):
+    require("transformers", "eval", "ttcnet eval")
+    with Console(stderr=True, quiet=os.environ.get("RANK", "0") != "0").status(f"Loading {model} ..."):
         from .local import load
 
         engine = load(model, adapter, batch)
     yield engine
-
-
-def _run(engine: Any, plan: Any, folder: Path, graders: Any) -> dict[str, Any] | None:
-    """The summary; None while other processes are still at it."""
-    import os
-
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    from .run import run
-    from .summary import summarise
-
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=rank > 0) as progress:
-        task = progress.add_task(plan.name, total=len(plan.keys()[rank::world]))
-        seen: list[str] = []
-
-        def report(done: float, lines: list[dict[str, Any]]) -> None:
-            seen.extend(line["verdict"] for line in lines)
-            right = f", {100 * seen.count('right') / len(seen):.1f} % right" if seen else ""
-            progress.update(task, completed=done, description=plan.name + right)
-
-        missing = run(engine, plan, folder, graders, rank=rank, world=world, report=report)
-    return summarise(folder) if missing == 0 else None
 
 
 def _tell(summaries: list[dict[str, Any] | None], out: Path) -> None:

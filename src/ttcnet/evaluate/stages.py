@@ -20,7 +20,8 @@ from .tree import Tree
 
 @dataclass(frozen=True)
 class Settings:
-    """What to compare. `horizons` are gone through; the other methods run at `horizon`, or the benchmark's own."""
+    """What to compare. `horizons` are gone through; the other methods run at `horizon`, or the benchmark's own.
+    `system` stands in for our prompt with chain of thought."""
 
     methods: tuple[str, ...]
     horizons: tuple[int, ...]
@@ -30,6 +31,7 @@ class Settings:
     breadth: int
     depth: int
     cot: str
+    system: str | None
     max_tokens: int | None
     seed: int
 
@@ -68,7 +70,8 @@ def stages(engine: Engine, source: Benchmark, problems: list[Problem], out: Path
     limit, made = settings.max_tokens or source.max_tokens, []
     for cot in (True, False) if settings.cot == "both" else (settings.cot == "on",):
         for kind, how, horizons, samples, temperature in kinds:
-            name, system = f"{source.name} {kind}", system_prompt(cot)
+            name, given = f"{source.name} {kind}", settings.system if cot else None
+            system = system_prompt(cot) if given is None else given
             plan = Plan(name, problems, horizons, samples, temperature, limit, system, settings.seed)
             made.append(Stage(kind, cot, how, plan, out / ("cot" if cot else "no-cot") / kind))
     return made

@@ -136,3 +136,21 @@ def test_the_result_can_be_loaded(make, finished, tmp_path):
     folder, whole, _ = finished
     again = AutoModelForCausalLM.from_pretrained(folder / "model").eval()
     assert torch.equal(whole(ids).logits, again(ids).logits)
+
+
+@pytest.mark.slow
+def test_compiled_layers_stay_compiled_whatever_the_horizon(make, monkeypatch):
+    real, limits = torch.nn.Module.compile, torch._dynamo.config
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda part: real(part, backend="eager"))  # traced, not built
+    monkeypatch.setattr(limits, "recompile_limit", limits.recompile_limit)
+    counts = torch._dynamo.utils.counters
+    torch._dynamo.reset()
+    counts.clear()
+    options = dict(horizon="uniform:1,32", steps=14, batch=4, save_every=100, check_pointing=True)
+    compiled = sft.fine_tune(make("compiled", compiled=True, **options), model(), tokenizer())
+    horizons = {parse("uniform:1,32").at(step) for step in range(14)}
+    assert counts["stats"]["unique_graphs"] > len(horizons) > 8
+    assert counts["frames"]["ok"] == counts["frames"]["total"]
+    plain = sft.fine_tune(make("plain", **options), model(), tokenizer())
+    for one, two in zip(compiled.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(one, two, atol=1e-5)

@@ -35,7 +35,7 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except SafetensorError as error:
-        fail(str(path), "must be written", error, "Make room for it, or choose another folder.", OSError)
+        fail(str(path), "must be writable", error, "Make room for it, or choose another folder.", OSError)
 
 
 def whole(tensor: Tensor) -> Tensor:

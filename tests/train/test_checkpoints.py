@@ -139,7 +139,7 @@ def test_a_full_disk_is_told(make, monkeypatch, tmp_path):
         raise SafetensorError("I/O error: No space left on device")
 
     monkeypatch.setattr("ttcnet.files.save_file", full)
-    with pytest.raises(OSError, match=r"state.safetensors must be written; got .*No space left.* Make room"):
+    with pytest.raises(OSError, match=r"state.safetensors must be writable; got .*No space left.* Make room"):
         sft.fine_tune(make(), model(), tokenizer())
     assert not fine_tuner.checkpoints(tmp_path / "run")
 

@@ -79,7 +79,8 @@ def _make(config: FineTuning, tokenizer: Any, folder: Path) -> dict[str, int]:
     unfinished = folder / f"{DATA}.tmp"
     store, total = Store(unfinished), count(config.data, config.split)
     console = Console(stderr=True)
-    source = track(rows(config.data, config.split), "reading", total, console=console, transient=True)
+    quiet = not console.is_terminal
+    source = track(rows(config.data, config.split), "reading", total, console=console, transient=True, disable=quiet)
     made = prepare(source, tokenizer, max_length=config.max_length, system=config.system, store=store)
     store.close()
     os.replace(unfinished, folder / DATA)

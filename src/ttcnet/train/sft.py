@@ -44,7 +44,7 @@ def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None) -> A
     Args:
         model, tokenizer: instead of what `config.model` names.
     """
-    out, console = Path(config.out), Console(stderr=True, quiet=not is_first_process(), highlight=False)
+    out, console = Path(config.out), Console(stderr=True, quiet=not is_first_process(), highlight=False, soft_wrap=True)
     _check(config)
     out.mkdir(parents=True, exist_ok=True)
     _check_settings(config, out)
@@ -80,7 +80,7 @@ def _check(config: FineTuning) -> None:
         fail("batch", rule, config.batch, "Pass a multiple.")
     known = ("none", "all", *get_available_reporting_integrations())
     if config.report_to not in known:
-        remedy = "Use one of those, or install the package."
+        remedy = "Use one of those, or install the package of another."
         fail("report_to", f"must be one of {', '.join(known)}", repr(config.report_to), remedy)
 
 
@@ -112,7 +112,7 @@ def _pretrained(kind: Any, name: str, **options: Any) -> Any:
     try:
         return kind.from_pretrained(name, **options)
     except (OSError, ValueError, SafetensorError) as error:
-        fail("model", rule, f"{name!r}: {error}", remedy)
+        fail("model", rule, f"{name!r}: {' '.join(str(error).split()).rstrip('.')}", remedy)
 
 
 def _check_examples(examples: Examples, model: Any, config: FineTuning) -> None:

@@ -147,6 +147,7 @@ def test_backends_agree_forward_and_backward(layer, x):
         assert torch.allclose(value, results[1][name], rtol=1e-4, atol=1e-5), name
 
 
+@pytest.mark.slow  # test_models does the same with a whole model
 def test_training_ends_the_same_with_every_backend():
     """200 steps of a small regression: targets of a teacher."""
     losses = {}

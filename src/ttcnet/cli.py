@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from . import __version__
+from .tasks.countdown.commands import app as countdown
 from .tasks.sudoku.commands import app as sudoku
 from .train.commands import sft
 
@@ -17,6 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(sudoku, name="sudoku")
+app.add_typer(countdown, name="countdown")
 app.command()(sft)
 
 

@@ -149,7 +149,7 @@ def test_verdicts(text, right, reason):
 
 def test_fractions_on_the_way_are_fine():
     assert grade({"numbers": [8, 3, 8, 3], "target": 24}, r"\boxed{8 / (3 - 8 / 3)}").right
-    assert [found.expression for found in solutions((1, 3, 4, 6), 24)] == ["6 / (1 - 3 / 4)"]
+    assert "6 / (1 - 3 / 4)" in [found.expression for found in solutions((1, 3, 4, 6), 24)]
 
 
 @given(st.text(alphabet="0123456789+-*/() =\\boxed{}×$\n", max_size=80))

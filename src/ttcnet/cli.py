@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from . import __version__
+from .evaluate.commands import app as evaluate
 from .tasks.countdown.commands import app as countdown
 from .tasks.sudoku.commands import app as sudoku
 from .train.commands import sft
@@ -19,6 +20,7 @@ app = typer.Typer(
 )
 app.add_typer(sudoku, name="sudoku")
 app.add_typer(countdown, name="countdown")
+app.add_typer(evaluate, name="eval")
 app.command()(sft)
 
 

@@ -1,0 +1,122 @@
+"""How likely a model finds given solutions: the mean log-likelihood of their tokens, at any horizon. It tells models
+apart long before they answer anything right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ttcnet import adapter
+from ttcnet.errors import fail
+from ttcnet.train.examples import IGNORED, Example
+
+_NORMAL_95 = 1.959963984540054
+TOKENS = 8192  # in a batch, padding included
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over problems, and its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4f} ({self.low:.4f} to {self.high:.4f})"
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """Log-likelihoods in nats, of answers alone.
+
+    Args:
+        horizon: that TTC layers looked ahead; None where there are none, or where they were left as they are.
+        per_token: over all tokens; the interval takes whole solutions as what was sampled.
+        per_solution: of sums over the tokens of a solution.
+    """
+
+    horizon: int | None
+    solutions: int
+    tokens: int
+    per_token: Mean
+    per_solution: Mean
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def likelihoods(
+    model: Any, examples: Sequence[Example], horizons: Sequence[int | None] = (None,), *, tokens: int = TOKENS
+) -> Iterator[Likelihood]:
+    """The likelihood of solutions, horizon after horizon.
+
+    Args:
+        model: any causal model of transformers, in evaluation mode and on its device.
+        examples: from `ttcnet.train.examples.prepare`.
+        horizons: for TTC layers; None leaves the model as it is, 0 switches them off.
+        tokens: in a batch, padding included; a longer example is a batch of its own.
+    """
+    counts = torch.tensor([sum(label != IGNORED for label in example.labels[1:]) for example in examples])
+    if not len(examples) or not int(counts.min()):
+        fail("examples", "must all have an answer", f"{int((counts == 0).sum())} without", "Use prepare().")
+    for steps in horizons:
+        with nullcontext() if steps is None else adapter.horizon(model, steps):
+            yield _summary(steps, log_likelihoods(model, examples, tokens=tokens), counts.double())
+
+
+@torch.no_grad()
+def log_likelihoods(model: Any, examples: Sequence[Example], *, tokens: int = TOKENS) -> Tensor:
+    """Of each example the sum over the tokens of its answers, (examples,) in float64 on the CPU."""
+    device = next(model.parameters()).device
+    sums = torch.empty(len(examples), dtype=torch.float64)
+    for places in batches([len(example.input_ids) for example in examples], tokens):
+        ids, labels = padded([examples[place] for place in places], model.config.pad_token_id or 0)
+        ids, labels = ids.to(device), labels.to(device)
+        mask = torch.arange(ids.shape[1], device=device) < torch.tensor(
+            [[len(examples[place].input_ids)] for place in places], device=device
+        )
+        logits = model(input_ids=ids, attention_mask=mask.long(), use_cache=False).logits[:, :-1]
+        losses = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="none"
+        )
+        sums[places] = -losses.view(len(places), -1).double().sum(1).cpu()
+    return sums
+
+
+def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """The places of sequences, the longest first, in batches of at most `tokens` tokens with padding."""
+    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
+    while order:
+        size = max(1, tokens // lengths[order[0]])
+        yield order[:size]
+        order = order[size:]
+
+
+def padded(examples: Sequence[Example], filler: int, multiple: int = 1) -> tuple[Tensor, Tensor]:
+    """Tokens and labels (examples, length), padded at the end."""
+    length = -(-max(len(example.input_ids) for example in examples) // multiple) * multiple
+    ids = torch.full((len(examples), length), filler)
+    labels = torch.full((len(examples), length), IGNORED)
+    for place, example in enumerate(examples):
+        ids[place, : len(example.input_ids)] = torch.tensor(example.input_ids)
+        labels[place, : len(example.labels)] = torch.tensor(example.labels)
+    return ids, labels
+
+
+def _summary(horizon: int | None, sums: Tensor, counts: Tensor) -> Likelihood:
+    n, tokens = len(sums), float(counts.sum())
+    rate = float(sums.sum()) / tokens
+    spread = float(((sums - rate * counts) ** 2).sum()) * n / max(n - 1, 1)  # a ratio's: solutions differ in length
+    token = _mean(rate, spread**0.5 / tokens)
+    solution = _mean(float(sums.mean()), float(sums.std(correction=min(1, n - 1))) / n**0.5)
+    return Likelihood(horizon, n, int(tokens), token, solution)
+
+
+def _mean(mean: float, error: float) -> Mean:
+    return Mean(mean, mean - _NORMAL_95 * error, mean + _NORMAL_95 * error)

@@ -17,7 +17,7 @@ from ttcnet.train.settings import FineTuning
 ADAPTER = dict(every=2, heads=4, state_size=8, zero_init=False)
 
 
-@pytest.mark.parametrize("insert", [None, "ttc", "mamba"])
+@pytest.mark.parametrize("insert", [None, "ttc", pytest.param("gdn", marks=pytest.mark.slow)])
 def test_the_same_losses_and_the_same_weights(tmp_path, insert):
     """A batch is all rows, so that both see the same ones at every step."""
     data = str(sums(tmp_path / "data.jsonl", 12))

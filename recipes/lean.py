@@ -112,7 +112,7 @@ class Lean:
         ids, at, goals = (_sent(x, self.device) for x in (ids, at, goals))
         with torch.autocast(self.device.type, torch.bfloat16, self.config.bf16):
             hidden = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-            logits = self.model.lm_head(hidden[:, :-1].flatten(0, 1)[at])
+            logits = self.model.lm_head(hidden[:, :-1].flatten(0, 1).index_select(0, at))
         return nn.functional.cross_entropy(logits.float(), goals, reduction="sum")
 
 

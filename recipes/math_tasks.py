@@ -22,7 +22,7 @@ MAX_LENGTH = 1024  # longer rows are not trained on; they are counted
 HELD_OUT = 500
 LIMITS = {"math": 256, "countdown": 128}  # of new tokens in an answer
 DIFFICULTY = countdown.Difficulty(numbers=(3, 4), largest=30)
-PUZZLES = {"train": 60_000, "test": 1000}
+PUZZLES = {"train": 40_000, "test": 1000}
 
 
 @dataclass(frozen=True)

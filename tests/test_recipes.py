@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import typer
 
-from recipes import math_small, math_tasks, sudoku
+from recipes import math_small, math_tasks, math_workshop, sudoku
 from tests.train.tiny import model, sums, tokenizer
 from ttcnet.tasks.sudoku import generate
 
@@ -66,7 +66,7 @@ def small_math(monkeypatch, tmp_path):
     for task in math_tasks.TASKS:
         monkeypatch.setitem(math_tasks.LIMITS, task, 4)
     monkeypatch.setattr(math_small, "ADAPTER", dict(every=2, heads=4, state_size=8))
-    monkeypatch.setattr(math_small, "HORIZONS", (0, 8, 16))
+    monkeypatch.setattr(math_workshop, "HORIZONS", (0, 8, 16))
     monkeypatch.setattr(math_small, "INTERLEAVED", ("1-1", "2-2"))
     monkeypatch.setattr(sys, "argv", ["x", "math", "--base", str(tmp_path / "tiny"), "--out", "results/here"])
 

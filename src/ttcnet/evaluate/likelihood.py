@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -39,6 +39,7 @@ class Likelihood:
         horizon: that TTC layers looked ahead; None where there are none, or where they were left as they are.
         per_token: over all tokens; the interval takes whole solutions as what was sampled.
         per_solution: of sums over the tokens of a solution.
+        each: those sums, in the order of the examples, to compare models problem by problem.
     """
 
     horizon: int | None
@@ -46,9 +47,11 @@ class Likelihood:
     tokens: int
     per_token: Mean
     per_solution: Mean
+    each: tuple[float, ...] = field(repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """For JSON, without `each`."""
+        return {name: value for name, value in asdict(self).items() if name != "each"}
 
 
 def likelihoods(
@@ -115,7 +118,7 @@ def _summary(horizon: int | None, sums: Tensor, counts: Tensor) -> Likelihood:
     spread = float(((sums - rate * counts) ** 2).sum()) * n / max(n - 1, 1)  # a ratio's: solutions differ in length
     token = _mean(rate, spread**0.5 / tokens)
     solution = _mean(float(sums.mean()), float(sums.std(correction=min(1, n - 1))) / n**0.5)
-    return Likelihood(horizon, n, int(tokens), token, solution)
+    return Likelihood(horizon, n, int(tokens), token, solution, tuple(sums.tolist()))
 
 
 def _mean(mean: float, error: float) -> Mean:

@@ -31,11 +31,13 @@ class Benchmark:
 
     Args:
         problems: rows with `problem` and what they are graded by.
+        prompts: the problems as tokens.
         solutions: examples, for their likelihood.
     """
 
     name: str
     problems: Sequence[dict[str, Any]] = ()
+    prompts: Sequence[list[int]] = ()
     solutions: Sequence[Example] = ()
 
 
@@ -54,7 +56,7 @@ def load(task: str, data: Path | None, tokenizer: Any) -> Task:
         found = {split: [countdown.row(puzzle) for puzzle in puzzles] for split, puzzles in made.items()}
         train, test = (prepare(_named(split, found[split]), tokenizer) for split in ("train", "test"))
         source = f"{PUZZLES['train']} puzzles, {DIFFICULTY}"
-        return Task(task, source, train, [Benchmark("countdown", found["test"], test.kept)])
+        return Task(task, source, train, [_benchmark("countdown", found["test"], tokenizer, test.kept)])
     assert data is not None
     files = {name: list(rows(str(data / f"{name}.jsonl"))) for name in ("gsm8k-train", "math-train-7500")}
     mathematics = files["math-train-7500"]
@@ -62,8 +64,8 @@ def load(task: str, data: Path | None, tokenizer: Any) -> Task:
     held_out, kept = mathematics[:HELD_OUT], mathematics[HELD_OUT:]
     gsm8k, math500 = (list(rows(str(data / f"{name}.jsonl"))) for name in ("gsm8k-test", "math500"))
     benchmarks = [
-        Benchmark("gsm8k", [row.content for row in gsm8k], prepare(gsm8k, tokenizer).kept),
-        Benchmark("math500", [row.content for row in math500]),
+        _benchmark("gsm8k", [row.content for row in gsm8k], tokenizer, prepare(gsm8k, tokenizer).kept),
+        _benchmark("math500", [row.content for row in math500], tokenizer),
         Benchmark("math-held-out", solutions=prepare(held_out, tokenizer).kept),
     ]
     source = f"gsm8k-train, math-train-7500 less {HELD_OUT}"
@@ -79,6 +81,14 @@ def grade(task: str, answers: Sequence[dict[str, Any]]) -> list[bool]:
     with Graders() as graders:
         verdicts = graders.verdicts((answer["answer"], answer["text"]) for answer in answers)
     return [verdict.right for verdict in verdicts]
+
+
+def _benchmark(
+    name: str, problems: Sequence[dict[str, Any]], tokenizer: Any, solutions: Sequence[Example] = ()
+) -> Benchmark:
+    asked = [[{"role": "user", "content": row["problem"]}] for row in problems]
+    prompts = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=False)
+    return Benchmark(name, problems, prompts, solutions)
 
 
 def _named(split: str, found: Sequence[dict[str, Any]]) -> list[Row]:

@@ -112,7 +112,7 @@ class Workshop:
         return lean.tokens
 
     def _likelihoods(self, model: Any, run: Run, folder: Path) -> list[dict[str, Any]]:
-        """Of all benchmarks. solutions.json gets those of each solution, at the horizon that the model has of itself."""
+        """Of all benchmarks. solutions.json gets those of each solution, at the horizon of the configuration."""
         own = adapter.TTCAdapterConfig().horizon if run.plans else None
         on_gpu, results, solutions = self.device.type == "cuda", list[dict[str, Any]](), dict[str, Any]()
         for benchmark in self.task.benchmarks:
@@ -140,15 +140,7 @@ class Workshop:
         os.replace(unfinished, folder / "answers.jsonl.gz")
 
     def _answers(self, model: Any, benchmark: Benchmark) -> Iterator[dict[str, Any]]:
-        prompts = [
-            self.tokenizer.apply_chat_template(
-                [{"role": "user", "content": row["problem"]}], add_generation_prompt=True, return_dict=False
-            )
-            for row in benchmark.problems
-        ]
-        if not prompts:
-            return
-        made = answers(model, prompts, LIMITS[self.task.name], self.ends)
+        made = answers(model, benchmark.prompts, LIMITS[self.task.name], self.ends)
         for row, answer in zip(benchmark.problems, made, strict=True):
             kept = {name: row[name] for name in ("answer", "numbers", "target") if name in row}
             text = self.tokenizer.decode(answer.tokens, skip_special_tokens=True)

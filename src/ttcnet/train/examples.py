@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 from ttcnet.errors import fail
@@ -18,6 +19,7 @@ PROMPTS, ANSWERS = ("prompt", "problem", "question"), ("solution", "completion",
 ROLES = ("system", "user", "assistant", "tool")
 IGNORED = -100  # the label of a token that is not learned
 SHOWN = 5  # faults that a message names
+AT_ONCE = 512  # rows that are made tokens together
 
 
 class Example(NamedTuple):
@@ -74,26 +76,43 @@ def conversation(row: dict[str, Any], system: str | None = None) -> list[dict[st
 
 def tokenize(messages: list[dict[str, str]], tokenizer: Any) -> Example:
     """A conversation as tokens. Labels are the tokens that an assistant has to write, the end of its turn included."""
+    [found] = _tokenized([messages], tokenizer)
+    if isinstance(found, ValueError):
+        raise found
+    return found
+
+
+def _tokenized(many: list[list[dict[str, str]]], tokenizer: Any) -> list[Example | ValueError]:
+    """`tokenize` for many conversations, which is faster; errors are returned."""
     if tokenizer.chat_template is None:
-        return _plain(messages, tokenizer)
-    ids = _template(tokenizer, messages)
-    labels = [IGNORED] * len(ids)
-    for turn, message in enumerate(messages):
-        if message["role"] != "assistant":
-            continue
-        before = _template(tokenizer, messages[:turn], add_generation_prompt=True)
-        after = _template(tokenizer, messages[: turn + 1])
+        return [_plain(messages, tokenizer) for messages in many]
+    turns = [
+        (row, turn)
+        for row, messages in enumerate(many)
+        for turn, message in enumerate(messages)
+        if message["role"] == "assistant"
+    ]
+    wholes = _template(tokenizer, many)
+    befores = _template(tokenizer, [many[row][:turn] for row, turn in turns], add_generation_prompt=True)
+    inner = [(row, turn) for row, turn in turns if turn + 1 < len(many[row])]
+    afters = dict(zip(inner, _template(tokenizer, [many[row][: turn + 1] for row, turn in inner]), strict=True))
+    found: list[Example | ValueError] = [Example(ids, [IGNORED] * len(ids)) for ids in wholes]
+    for (row, turn), before in zip(turns, befores, strict=True):
+        ids, after = wholes[row], afters.get((row, turn), wholes[row])
         if ids[: len(after)] != after or after[: len(before)] != before:
-            raise ValueError(
+            found[row] = ValueError(
                 "the chat template rewrites earlier turns, so that it is not clear which tokens an assistant wrote; "
                 "make a row of every turn"
             )
-        labels[len(before) : len(after)] = after[len(before) :]
-    return Example(ids, labels)
+        elif isinstance(example := found[row], Example):
+            example.labels[len(before) : len(after)] = after[len(before) :]
+    return found
 
 
-def _template(tokenizer: Any, messages: list[dict[str, str]], **options: Any) -> list[int]:
-    return list(tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, **options))
+def _template(tokenizer: Any, many: list[list[dict[str, str]]], **options: Any) -> list[list[int]]:
+    if not many:
+        return []
+    return [[*ids] for ids in tokenizer.apply_chat_template(many, tokenize=True, return_dict=False, **options)]
 
 
 def _plain(messages: list[dict[str, str]], tokenizer: Any) -> Example:
@@ -116,18 +135,25 @@ def prepare(
     """All rows as examples. Rows without an answer are an error that names them; rows of more than `max_length` tokens
     are left out and counted; an error if none is left."""
     kept, faults, too_long, longest, seen = [], list[str](), 0, 0, 0
-    for row in source:
-        seen += 1
-        try:
-            example = tokenize(conversation(row.content, system), tokenizer)
-        except ValueError as error:
-            faults.append(f"{row.place}: {error}")
-            continue
-        longest = max(longest, len(example.input_ids))
-        if max_length is not None and len(example.input_ids) > max_length:
-            too_long += 1
-        else:
-            kept.append(example)
+    left = iter(source)
+    while rows := list(islice(left, AT_ONCE)):
+        seen += len(rows)
+        places, conversations = list[str](), list[list[dict[str, str]]]()
+        for row in rows:
+            try:
+                conversations.append(conversation(row.content, system))
+                places.append(row.place)
+            except ValueError as error:
+                faults.append(f"{row.place}: {error}")
+        for place, example in zip(places, _tokenized(conversations, tokenizer), strict=True):
+            if isinstance(example, ValueError):
+                faults.append(f"{place}: {example}")
+                continue
+            longest = max(longest, len(example.input_ids))
+            if max_length is not None and len(example.input_ids) > max_length:
+                too_long += 1
+            else:
+                kept.append(example)
     if faults:
         more = f"; and {len(faults) - SHOWN:,} more" if len(faults) > SHOWN else ""
         remedy = "Correct these rows or take them out of the data."

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ttcnet import adapter
 from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import fail
-from ttcnet.evaluate.likelihood import likelihoods
+from ttcnet.evaluate.likelihood import answer_tokens, likelihoods
 from ttcnet.records import write_json, write_text
 from ttcnet.train.settings import FineTuning
 
@@ -123,7 +123,8 @@ class Workshop:
                 for found in likelihoods(model, benchmark.solutions, HORIZONS if run.plans else (None,), tokens=size):
                     results.append({"benchmark": benchmark.name} | found.to_dict())
                     if found.horizon == own:
-                        solutions[benchmark.name] = [round(value, 3) for value in found.each]
+                        each = [round(value, 2) for value in found.each]
+                        solutions[benchmark.name] = {"tokens": answer_tokens(benchmark.solutions), "sums": each}
         write_text(folder / "solutions.json", json.dumps(solutions) + "\n")
         return results
 

@@ -65,9 +65,9 @@ def test_intervals_cover():
     torch.manual_seed(0)
     covered = [0, 0]
     for _ in range(400):
-        counts = torch.randint(1, 40, (80,)).double()
-        totals = counts * (-1.0 + 0.3 * torch.randn(80, dtype=torch.float64))
-        found = _summary(None, totals, counts)
+        counts = torch.randint(1, 40, (80,))
+        totals = counts.double() * (-1.0 + 0.3 * torch.randn(80, dtype=torch.float64))
+        found = _summary(None, totals.tolist(), counts.tolist())
         covered[0] += found.per_token.low <= -1.0 <= found.per_token.high
         covered[1] += found.per_solution.low <= -20.0 <= found.per_solution.high
     assert all(0.91 < share / 400 < 0.985 for share in covered), covered

@@ -15,20 +15,9 @@ from ttcnet import adapter
 from ttcnet.errors import fail
 from ttcnet.train.examples import IGNORED, Example
 
-_NORMAL_95 = 1.959963984540054
+from .means import Mean, average, ratio
+
 TOKENS = 8192  # in a batch, padding included
-
-
-@dataclass(frozen=True)
-class Mean:
-    """A mean over problems, and its 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.mean:.4f} ({self.low:.4f} to {self.high:.4f})"
 
 
 @dataclass(frozen=True)
@@ -65,12 +54,12 @@ def likelihoods(
         horizons: for TTC layers; None leaves the model as it is, 0 switches them off.
         tokens: in a batch, padding included; a longer example is a batch of its own.
     """
-    counts = torch.tensor([sum(label != IGNORED for label in example.labels[1:]) for example in examples])
-    if not len(examples) or not int(counts.min()):
-        fail("examples", "must all have an answer", f"{int((counts == 0).sum())} without", "Use prepare().")
+    counts = answer_tokens(examples)
+    if not all(counts) or not counts:
+        fail("examples", "must all have an answer", f"{counts.count(0)} of {len(counts)} without", "Use prepare().")
     for steps in horizons:
         with nullcontext() if steps is None else adapter.horizon(model, steps):
-            yield _summary(steps, log_likelihoods(model, examples, tokens=tokens), counts.double())
+            yield _summary(steps, log_likelihoods(model, examples, tokens=tokens).tolist(), counts)
 
 
 @torch.no_grad()
@@ -90,6 +79,11 @@ def log_likelihoods(model: Any, examples: Sequence[Example], *, tokens: int = TO
         )
         sums[places] = -losses.view(len(places), -1).double().sum(1).cpu()
     return sums
+
+
+def answer_tokens(examples: Sequence[Example]) -> list[int]:
+    """Of each example the number of tokens that count."""
+    return [sum(label != IGNORED for label in example.labels[1:]) for example in examples]
 
 
 def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
@@ -112,14 +106,5 @@ def padded(examples: Sequence[Example], filler: int, multiple: int = 1) -> tuple
     return ids, labels
 
 
-def _summary(horizon: int | None, sums: Tensor, counts: Tensor) -> Likelihood:
-    n, tokens = len(sums), float(counts.sum())
-    rate = float(sums.sum()) / tokens
-    spread = float(((sums - rate * counts) ** 2).sum()) * n / max(n - 1, 1)  # a ratio's: solutions differ in length
-    token = _mean(rate, spread**0.5 / tokens)
-    solution = _mean(float(sums.mean()), float(sums.std(correction=min(1, n - 1))) / n**0.5)
-    return Likelihood(horizon, n, int(tokens), token, solution, tuple(sums.tolist()))
-
-
-def _mean(mean: float, error: float) -> Mean:
-    return Mean(mean, mean - _NORMAL_95 * error, mean + _NORMAL_95 * error)
+def _summary(horizon: int | None, sums: Sequence[float], counts: list[int]) -> Likelihood:
+    return Likelihood(horizon, len(sums), sum(counts), ratio(sums, counts), average(sums), tuple(sums))

@@ -31,7 +31,7 @@ def ratio(sums: Sequence[float], counts: Sequence[int]) -> Mean:
     tokens stand or fall together.
 
     >>> print(ratio([-2.0, -3.0, -7.0], [2, 4, 6]))
-    -1.0000 (-1.2309 to -0.7691)
+    -1.0000 (-1.2829 to -0.7171)
     """
     n, total = len(sums), sum(counts)
     rate = math.fsum(sums) / total

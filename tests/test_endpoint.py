@@ -26,7 +26,7 @@ def test_what_is_asked_and_what_comes_back():
         reply = ask(url, request)
     assert seen == [
         {"model": "tiny", "messages": HELLO.messages, "max_tokens": 8, "temperature": 0.6, "n": 2, "seed": 5}
-        | {"stop": ["\n"], "logprobs": True}
+        | {"stop": ["\n"], "include_stop_str_in_output": True, "logprobs": True}
     ]
     assert isinstance(reply, Reply)
     assert reply.choices == [Choice("a", "stop", -0.5), Choice("b", "stop", -0.5)]

@@ -24,7 +24,8 @@ LONGEST_PAUSE = 60.0
 
 @dataclass(frozen=True)
 class Request:
-    """`n` answers to a conversation. Greedy at temperature 0."""
+    """`n` answers to a conversation, greedily at temperature 0. They end after any text in `stop`, which is part of
+    them, and go on from `prefix`, which is not. These two are as vLLM understands them."""
 
     messages: list[dict[str, str]]
     max_tokens: int
@@ -33,6 +34,7 @@ class Request:
     n: int = 1
     stop: tuple[str, ...] = ()
     logprobs: bool = False
+    prefix: str = ""
 
 
 @dataclass(frozen=True)
@@ -215,9 +217,12 @@ def _payload(request: Request, model: str) -> dict[str, Any]:
     if request.seed is not None:
         payload["seed"] = request.seed
     if request.stop:
-        payload["stop"] = list(request.stop)
+        payload |= {"stop": list(request.stop), "include_stop_str_in_output": True}
     if request.logprobs:
         payload["logprobs"] = True
+    if request.prefix:
+        payload["messages"] = [*request.messages, {"role": "assistant", "content": request.prefix}]
+        payload |= {"continue_final_message": True, "add_generation_prompt": False}
     return payload
 
 

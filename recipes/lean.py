@@ -121,7 +121,7 @@ def micro_batches(rows: Sequence[Example]) -> list[list[Example]]:
     rows = sorted(rows, key=lambda row: len(row.input_ids))
     best, cut = [0.0] + [math.inf] * len(rows), [0] * (len(rows) + 1)
     for end in range(1, len(rows) + 1):
-        for begin in range(end):
+        for begin in range(end - 1 if len(rows) > 1 else 1):  # no row alone: what is compiled for many is not for one
             cost = best[begin] + LAUNCH + len(rows[end - 1].input_ids) * (end - begin)
             if cost < best[end]:
                 best[end], cut[end] = cost, begin

@@ -71,8 +71,12 @@ def test_micro_batches_waste_little():
     assert sorted(len(row.input_ids) for part in made for row in part) == sorted(lengths)
     padding = sum(len(part) * max(len(row.input_ids) for row in part) for part in made)
     assert padding < 1.25 * sum(lengths)
-    assert len(made) < 12
-    assert [len(part) for part in micro_batches([Example([0] * 9, [0] * 9)] * 5)] == [5]
+    assert 1 < len(made) < 12
+    assert min(map(len, made)) > 1
+    for count in (1, 2, 5):
+        assert [len(part) for part in micro_batches([Example([0] * 9, [0] * 9)] * count)] == [count]
+    long = [Example([0] * length, [0] * length) for length in (9, 9, 9000)]
+    assert [len(part) for part in micro_batches(long)] == [3]
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import typer
 
 from . import __version__
 from .evaluate.commands import app as evaluate
+from .evaluate.likelihood_command import likelihood
 from .tasks.countdown.commands import app as countdown
 from .tasks.sudoku.commands import app as sudoku
 from .train.commands import sft
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 app.add_typer(sudoku, name="sudoku")
 app.add_typer(countdown, name="countdown")
+evaluate.command()(likelihood)
 app.add_typer(evaluate, name="eval")
 app.command()(sft)
 

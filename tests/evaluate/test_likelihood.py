@@ -1,13 +1,18 @@
 """The likelihood of solutions is that of their tokens one by one, whatever the batches."""
 
+import json
 import math
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import ttcnet.adapter as adapter
 from tests.train.tiny import model, sums, tokenizer
+from ttcnet.cli import app
 from ttcnet.evaluate.likelihood import batches, likelihoods, log_likelihoods
+from ttcnet.evaluate.means import average, ratio
+from ttcnet.models import TTCNetConfig, TTCNetForCausalLM
 from ttcnet.records import rows
 from ttcnet.train.examples import IGNORED, Example, prepare
 
@@ -58,18 +63,47 @@ def test_the_horizon_counts_and_comes_back(examples):
     assert base.per_token == off.per_token
 
 
+def test_a_ttc_net_of_our_own(examples):
+    config = TTCNetConfig(vocab_size=40, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, interleave="2:1")
+    net = TTCNetForCausalLM(config).eval()
+    off, far, own = likelihoods(net, examples, (0, 16, None))
+    assert len({each.per_token.mean for each in (off, far, own)}) == 3
+    assert net.config.horizon == 8
+
+
+def test_the_command(tmp_path):
+    base = adapter.insert(model(), adapter.TTCAdapterConfig(every=2, heads=4, zero_init=False))
+    base.save_pretrained(tmp_path / "model")
+    tokenizer().save_pretrained(tmp_path / "model")
+    data, out = sums(tmp_path / "data.jsonl", 5), tmp_path / "deep" / "out.json"
+    options = ["eval", "likelihood", str(data), "--model", str(tmp_path / "model"), "--limit", "4"]
+    done = CliRunner().invoke(app, [*options, "--horizon", "0,8", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert "horizon 8: log-likelihood of a token -3." in done.output
+    kept = json.loads(out.read_text())
+    assert [(each["horizon"], each["solutions"]) for each in kept["results"]] == [(0, 4), (8, 4)]
+    for wrong, message in (
+        (["--horizon", "x"], "horizon must be a number, or several with commas"),
+        (["--max-length", "2"], "max_length must leave at least one example"),
+    ):
+        failed = CliRunner().invoke(app, [*options, *wrong])
+        assert failed.exit_code == 1
+        assert message in failed.output
+    model().save_pretrained(tmp_path / "model")
+    failed = CliRunner().invoke(app, [*options, "--horizon", "8"])
+    assert "model must have layers inserted" in failed.output
+
+
 def test_intervals_cover():
     """Solutions whose tokens stand or fall together: the interval of the mean over tokens knows."""
-    from ttcnet.evaluate.likelihood import _summary
-
     torch.manual_seed(0)
     covered = [0, 0]
     for _ in range(400):
         counts = torch.randint(1, 40, (80,))
         totals = counts.double() * (-1.0 + 0.3 * torch.randn(80, dtype=torch.float64))
-        found = _summary(None, totals.tolist(), counts.tolist())
-        covered[0] += found.per_token.low <= -1.0 <= found.per_token.high
-        covered[1] += found.per_solution.low <= -20.0 <= found.per_solution.high
+        token, solution = ratio(totals.tolist(), counts.tolist()), average(totals.tolist())
+        covered[0] += token.low <= -1.0 <= token.high
+        covered[1] += solution.low <= -20.0 <= solution.high
     assert all(0.91 < share / 400 < 0.985 for share in covered), covered
 
 

@@ -3,8 +3,8 @@ apart long before they answer anything right."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -13,6 +13,8 @@ from torch import Tensor
 
 from ttcnet import adapter
 from ttcnet.errors import fail
+from ttcnet.lqr.checks import horizon as check_horizon
+from ttcnet.models import TTCNetForCausalLM
 from ttcnet.train.examples import IGNORED, Example
 
 from .means import Mean, average, ratio
@@ -44,7 +46,12 @@ class Likelihood:
 
 
 def likelihoods(
-    model: Any, examples: Sequence[Example], horizons: Sequence[int | None] = (None,), *, tokens: int = TOKENS
+    model: Any,
+    examples: Sequence[Example],
+    horizons: Sequence[int | None] = (None,),
+    *,
+    tokens: int = TOKENS,
+    watch: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Likelihood]:
     """The likelihood of solutions, horizon after horizon.
 
@@ -53,17 +60,21 @@ def likelihoods(
         examples: from `ttcnet.train.examples.prepare`.
         horizons: for TTC layers; None leaves the model as it is, 0 switches them off.
         tokens: in a batch, padding included; a longer example is a batch of its own.
+        watch: hears how many more solutions are done.
     """
     counts = answer_tokens(examples)
     if not all(counts) or not counts:
         fail("examples", "must all have an answer", f"{counts.count(0)} of {len(counts)} without", "Use prepare().")
     for steps in horizons:
-        with nullcontext() if steps is None else adapter.horizon(model, steps):
-            yield _summary(steps, log_likelihoods(model, examples, tokens=tokens).tolist(), counts)
+        with _looking_ahead(model, steps):
+            sums = log_likelihoods(model, examples, tokens=tokens, watch=watch).tolist()
+            yield Likelihood(steps, len(sums), sum(counts), ratio(sums, counts), average(sums), tuple(sums))
 
 
 @torch.no_grad()
-def log_likelihoods(model: Any, examples: Sequence[Example], *, tokens: int = TOKENS) -> Tensor:
+def log_likelihoods(
+    model: Any, examples: Sequence[Example], *, tokens: int = TOKENS, watch: Callable[[int], None] = lambda _: None
+) -> Tensor:
     """Of each example the sum over the tokens of its answers, (examples,) in float64 on the CPU."""
     device = next(model.parameters()).device
     sums = torch.empty(len(examples), dtype=torch.float64)
@@ -78,7 +89,23 @@ def log_likelihoods(model: Any, examples: Sequence[Example], *, tokens: int = TO
             logits.flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="none"
         )
         sums[places] = -losses.view(len(places), -1).double().sum(1).cpu()
+        watch(len(places))
     return sums
+
+
+@contextmanager
+def _looking_ahead(model: Any, steps: int | None) -> Iterator[None]:
+    if steps is None:
+        yield
+    elif isinstance(model, TTCNetForCausalLM):
+        before, model.config.horizon = model.config.horizon, check_horizon(steps)
+        try:
+            yield
+        finally:
+            model.config.horizon = before
+    else:
+        with adapter.horizon(model, steps):
+            yield
 
 
 def answer_tokens(examples: Sequence[Example]) -> list[int]:
@@ -104,7 +131,3 @@ def padded(examples: Sequence[Example], filler: int, multiple: int = 1) -> tuple
         ids[place, : len(example.input_ids)] = torch.tensor(example.input_ids)
         labels[place, : len(example.labels)] = torch.tensor(example.labels)
     return ids, labels
-
-
-def _summary(horizon: int | None, sums: Sequence[float], counts: list[int]) -> Likelihood:
-    return Likelihood(horizon, len(sums), sum(counts), ratio(sums, counts), average(sums), tuple(sums))

@@ -62,10 +62,4 @@ def likelihood(
             figures = {"data": data, "results": [each.to_dict() for each in results]}
             facts = {"machine": machine(), "versions": versions(), "commit": commit()}
             command = "ttcnet " + " ".join(sys.argv[1:])
-            write_json(
-                out,
-                engine.facts()
-                | {"data": data, "results": [each.to_dict() for each in results]}
-                | facts
-                | {"command": command},
-            )
+            write_json(out, engine.facts() | figures | facts | {"command": command})

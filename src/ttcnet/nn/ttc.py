@@ -36,7 +36,7 @@ class TTCLayer(nn.Module):
         eps: of the norms.
         backend: of `ttcnet.lqr.plan`.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from ttcnet.nn import TTCLayer
         >>> layer = TTCLayer(64, heads=4, horizon=8)

@@ -82,17 +82,18 @@ def _object(line: str, place: str) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    _replace(path, json.dumps(content, indent=2) + "\n")
+    write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def cut_log(log: Path, step: int) -> None:
     """Drop what a killed run wrote after its last checkpoint, at `step`, and a line that it left half-written."""
     if log.exists():
         whole = [line for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        _replace(log, "".join(line for line in whole if json.loads(line)["step"] <= step))
+        write_text(log, "".join(line for line in whole if json.loads(line)["step"] <= step))
 
 
-def _replace(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Whole or not at all."""
     unfinished = path.with_name(f"{path.name}.tmp")
     unfinished.write_text(text)
     os.replace(unfinished, path)

@@ -71,7 +71,7 @@ def fetch(stage: Stage, source: Source) -> None:
 def answer_in(solution: str) -> str | None:
     r"""The answer that a solution gives in a box or after hashes.
 
-    Example:
+    Examples:
         >>> answer_in(r"Half of one is $\boxed{\frac{1}{2}}$.")
         '\\frac{1}{2}'
         >>> answer_in("4 + 4 = <<4+4=8>>8 apples\n#### 8")

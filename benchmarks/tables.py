@@ -1,7 +1,8 @@
 """Tables for people, generated from what the benchmarks and recipes wrote.
 
 A table stands in a Markdown file between `<!-- table: NAME -->` and `<!-- end -->`. It is one of the VIEWS, a setting
-of the Sudoku recipe (sudoku-strict, say), or else results/NAME.csv as it is.
+of the Sudoku recipe (sudoku-strict, say), of the small run of mathematics (see `math_small`), or else results/NAME.csv
+as it is.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from .math_small import math_small_table
 from .results import Row, read, sweep_of
 from .sudoku import sudoku_table
 
@@ -57,6 +59,8 @@ def table(name: str, results: Path) -> str:
         return decoding(read(results / "decode-gpu.csv"))
     if name.startswith("sudoku-"):
         return sudoku_table(RUNS / "sudoku" / name.removeprefix("sudoku-"))
+    if name.startswith("math-small-"):
+        return math_small_table(name.removeprefix("math-small-"), RUNS / "math-small")
     if name not in VIEWS:
         return plain(read(results / f"{name}.csv"))
     view = VIEWS[name]

@@ -17,6 +17,7 @@ from benchmarks import peers, sweeps
 from benchmarks.__main__ import app
 from benchmarks.decode import decode_rows, measure_decoding
 from benchmarks.errors import cast, differentiate, fill, relative_errors, weights
+from benchmarks.math_small import math_small_table
 from benchmarks.measure import Outcome, Point, measure_here
 from benchmarks.providers import PROVIDERS, why_not
 from benchmarks.regimes import draw
@@ -302,7 +303,7 @@ def test_the_sudoku_table_refuses_runs_that_cannot_be_compared(tmp_path):
 def test_decoding_is_measured_with_and_without_ttc():
     found = dict(measure_decoding("tiny", "cpu", prompt=3, new=4, repeats=1, horizons=(2, 4)))
     assert [(point.horizon, point.compiled) for point in found] == [
-        (0, False), (0, True), (2, False), (4, False), (2, True), (4, True)
+        (0, False), (2, False), (4, False), (0, True), (2, True), (4, True)
     ]  # fmt: skip
     assert all(result["ms_per_token"] > 0 for result in found.values())
     rows = [
@@ -322,3 +323,55 @@ def test_the_decoding_table_has_the_papers_figures():
     assert one == {"T": "no TTC", "eager, tokens/s": "50.0", "compiled, tokens/s": "", "paper, tokens/s": "47.2"}
     assert two["eager, tokens/s"] == "40.0 (+25.0 % time)"
     assert two["paper, tokens/s"] == "45.8 (+3.0 % time)"
+
+
+def small_runs(folder, task="math", changes=None):
+    """Made-up runs of the small table: what a run has more than others, it has at all horizons and of all problems."""
+    asked, given = ("gsm8k", "math500"), ("gsm8k", "math-held-out")
+    if task == "countdown":
+        asked = given = ("countdown",)
+    gains = {"base": -0.5, "full-0": 0.0, "full-1": 0.02, "gdn-0": 0.01, "ttc-0": 0.04, "ttc-2": 0.02, "ttc-4-1": 0.1}
+    for name, gain in gains.items():
+        run = folder / task / name
+        run.mkdir(parents=True)
+        config = dict(model="m", data="rows", lr=1e-3, batch=96, epochs=2, max_length=64, warm_up=0.1, weight_decay=0.1)
+        config |= dict(trained=name != "base") | (changes or {}).get(name, {})
+        horizons = [0, 8, 16] if name.startswith("ttc") else [None]
+        score = dict(right=1, total=200, rate=0.1 + gain / 2, low=0.05, high=0.2, ended=1.0)
+        nats = dict(mean=gain - 1, low=gain - 1.5, high=gain - 0.5)
+        accuracy = [score | dict(benchmark=each, horizon=steps) for steps in horizons for each in asked]
+        likely = dict(solutions=4, tokens=40, per_token=nats)
+        likelihood = [likely | dict(benchmark=each, horizon=steps) for steps in horizons for each in given]
+        facts = dict(machine={"gpu": "a GPU"}, versions={"torch": "2", "transformers": "5"}, commit="abc", command="c")
+        metrics = dict(run=name, tokens=3e6, accuracy=accuracy, likelihood=likelihood) | facts
+        sums = [10 * (gain - 1) * hard for hard in (1, 2, 3, 4)]
+        solutions = {each: dict(tokens=[10, 20, 30, 40], sums=sums) for each in given}
+        for file, content in (("config", config), ("metrics", metrics), ("solutions", solutions)):
+            (run / f"{file}.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_the_small_tables_have_seeds_intervals_and_differences(tmp_path):
+    small_runs(tmp_path)
+    text = math_small_table("math", tmp_path)
+    assert "| Base model |  | -15.0 (5.0 to 20.0) | -15.0 (5.0 to 20.0) | 25.0 | -1.5000 (-2.0000 to -1.0000) |" in text
+    assert "| Full fine-tuning | 2 | 10.5 (10.0 to 11.0) |" in text
+    assert "| TTC-Net | 2 | 11.5 (11.0 to 12.0) | 11.5 (11.0 to 12.0) | 52.8 | -0.9700 (-0.9800 to -0.9600) |" in text
+    assert "| +0.0200 (+0.0200 to +0.0200) | +0.0200 (+0.0200 to +0.0200) |" in text  # 0.03 less 0.01
+    assert "| + GDN | 1 | 10.5 (5.0 to 20.0) |" in text
+    assert "+ Mamba" not in text
+    assert "200 of gsm8k, 200 of math500" in text
+    assert "3.0 million tokens in 2 epochs, 96 rows a step, learning rate 0.001" in text
+    horizons = math_small_table("math-horizons", tmp_path)
+    assert [line.split(" | ")[0] for line in horizons.splitlines()[2:5]] == ["| 0", "| 8", "| 16"]
+    ablations = math_small_table("math-ablations", tmp_path)
+    assert "| 4:1 | 1 | 15.0 (5.0 to 20.0) |" in ablations
+    assert "| 52.8 / 53.6 |" in ablations
+    assert "| TTC-Net | 2 | 11.5 (11.0 to 12.0) |" in math_small_table("countdown", small_runs(tmp_path, "countdown"))
+
+
+def test_the_small_tables_refuse_runs_that_cannot_be_compared(tmp_path):
+    small_runs(tmp_path, changes={"ttc-0": {"lr": 1.0}})
+    with pytest.raises(ValueError, match=r"ttc-0 must share lr with full-0. Train it again."):
+        math_small_table("math", tmp_path)
+    assert math_small_table("countdown", tmp_path).startswith("*Not run yet: `python -m recipes.math_small countdown")

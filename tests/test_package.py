@@ -70,7 +70,10 @@ def test_the_mathematics_needs_torch_alone(path):
     assert others <= LQR_MAY_IMPORT
 
 
-@pytest.mark.parametrize("module", ["ttcnet", "ttcnet.lqr", "ttcnet.nn", "ttcnet.cli", "ttcnet.tasks.sudoku"])
+@pytest.mark.parametrize(
+    "module",
+    ["ttcnet", "ttcnet.lqr", "ttcnet.nn", "ttcnet.cli", "ttcnet.tasks.sudoku", "ttcnet.evaluate", "ttcnet.tasks.math"],
+)
 def test_importing_is_light(module):
     code = f"import sys, {module}; print(sorted({{'numba', 'triton', 'transformers', 'torch'}} & set(sys.modules)))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()

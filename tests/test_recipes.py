@@ -1,11 +1,14 @@
 """The recipes, at a size that a CPU can train."""
 
 import json
+import sys
 from dataclasses import replace
 
 import pytest
+import typer
 
-from recipes import sudoku
+from recipes import math_small, math_tasks, math_workshop, sudoku
+from tests.train.tiny import model, sums, tokenizer
 from ttcnet.tasks.sudoku import generate
 
 
@@ -47,3 +50,106 @@ def test_a_stopped_recipe_goes_on(small):
     one, two = ((folder / "ttc-0" / "model" / "model.safetensors").read_bytes() for folder in (whole, parts))
     assert one == two
     assert (whole / "ttc-0" / "log.jsonl").read_text() == (parts / "ttc-0" / "log.jsonl").read_text()
+
+
+@pytest.fixture
+def small_math(monkeypatch, tmp_path):
+    """Both tasks with a model of two layers and a handful of rows."""
+    model().save_pretrained(tmp_path / "tiny")
+    tokenizer().save_pretrained(tmp_path / "tiny")
+    for name in ("gsm8k-train", "math-train-7500", "gsm8k-test", "math500"):
+        content = sums(tmp_path / f"{name}.jsonl", 6).read_text().splitlines()
+        kept = [json.loads(line) | {"answer": str(number)} for number, line in enumerate(content)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
+    monkeypatch.setattr(math_tasks, "HELD_OUT", 2)
+    monkeypatch.setattr(math_tasks, "PUZZLES", {"train": 10, "test": 3})
+    for task in math_tasks.TASKS:
+        monkeypatch.setitem(math_tasks.LIMITS, task, 4)
+    monkeypatch.setattr(math_small, "ADAPTER", dict(every=2, heads=4, state_size=8))
+    monkeypatch.setattr(math_workshop, "HORIZONS", (0, 8, 16))
+    monkeypatch.setattr(math_small, "INTERLEAVED", ("1-1", "2-2"))
+    monkeypatch.setattr(sys, "argv", ["x", "math", "--base", str(tmp_path / "tiny"), "--out", "results/here"])
+
+    def start(task, out, **options):
+        where = dict(base=tmp_path / "tiny", data=tmp_path, out=tmp_path / out, device="cpu", epochs=1.0, minutes=0)
+        math_small.main(task, **where | {"only": None, "lr": 1e-3} | options)
+        return tmp_path / out
+
+    return start
+
+
+def metrics_of(folder):
+    return json.loads((folder / "metrics.json").read_text())
+
+
+ALL = [
+    "attention-0", "base", "full-0", "full-1", "full-2", "gdn-0", "mamba-0", "mesanet-0", "mlp-0", "retnet-0",
+    "ttc-0", "ttc-1", "ttc-1-1", "ttc-2", "ttc-2-2", "ttc-fixed", "ttc-homogeneous", "ttc-uniform",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "only", [["base", "full-0", "gdn-0", "ttc-0", "ttc-fixed"], pytest.param(None, marks=pytest.mark.slow)]
+)
+def test_every_run_of_the_small_table_is_trained_and_judged(small_math, only):
+    out = small_math("countdown", "countdown", only=only)
+    assert sorted(path.name for path in out.iterdir()) == (only or ALL)
+    tokens = set()
+    for folder in out.iterdir():
+        config, metrics = json.loads((folder / "config.json").read_text()), metrics_of(folder)
+        plans = folder.name.startswith("ttc")
+        horizons = [0, 8, 16] if plans else [None]
+        assert [each["horizon"] for each in metrics["likelihood"]] == horizons
+        answered = [0, 8, 16] if folder.name in ("ttc-0", "ttc-1", "ttc-2") else [8, 16] if plans else [None]
+        assert [each["horizon"] for each in metrics["accuracy"]] == answered
+        assert all(each["total"] == 3 for each in metrics["accuracy"])
+        assert (folder / "log.jsonl").exists() == config["trained"] == (folder.name != "base")
+        if config["trained"]:
+            tokens.add(metrics["tokens"])
+        assert not (folder / "measured.json").exists()
+        assert metrics["command"].startswith("python -m recipes.math_small math --base tiny --out results/here")
+    assert len(tokens) == 1  # all have seen the same
+    logs = [(out / name / "log.jsonl").read_text() for name in (only or ALL) if name != "base"]
+    assert len(set(logs)) == len(logs)
+
+
+def test_answers_wait_where_they_cannot_be_graded(small_math, monkeypatch, capsys):
+    monkeypatch.setattr(math_small, "find_spec", lambda name: None)
+    out = small_math("math", "math", only=["base", "ttc-0"])
+    assert "ttc-0 waits to be graded" in capsys.readouterr().out
+    assert not (out / "base" / "metrics.json").exists()
+    monkeypatch.undo()
+    monkeypatch.setattr(math_small, "Workshop", None)  # nothing is trained again
+    monkeypatch.setattr(math_small, "grade", lambda task, answers: [answer["answer"] == "3" for answer in answers])
+    small_math("math", "math", only=["base", "ttc-0"])
+    found = metrics_of(out / "ttc-0")
+    assert [(each["benchmark"], each["horizon"]) for each in found["accuracy"]] == [
+        (name, steps) for steps in (0, 8, 16) for name in ("gsm8k", "math500")
+    ]
+    assert all((each["right"], each["total"]) == (1, 6) for each in found["accuracy"])
+    assert {each["benchmark"] for each in found["likelihood"]} == {"gsm8k", "math-held-out"}
+    assert found["rows"] == 10
+    small_math("math", "math", only=["base", "ttc-0"])  # and nothing is left to do
+
+
+def test_the_held_out_rows_are_not_trained_on(small_math, tmp_path):
+    task = math_tasks.load("math", tmp_path, tokenizer())
+    assert {each.name: (len(each.problems), len(each.solutions)) for each in task.benchmarks} == {
+        "gsm8k": (6, 6), "math500": (6, 0), "math-held-out": (0, 2)
+    }  # fmt: skip
+    held_out = task.benchmarks[2].solutions
+    trained = [tuple(example.input_ids) for example in task.train.kept]
+    assert len(trained) == 10
+    assert all(trained.count(tuple(example.input_ids)) == 1 for example in held_out)  # once, in the file of gsm8k
+
+
+def test_a_small_run_stops_in_time_and_goes_on(small_math, capsys):
+    out = small_math("countdown", "stopped", only=["base", "full-0"], minutes=1e-9)
+    assert "Stopped for the time being" in capsys.readouterr().out
+    assert not out.exists()
+    small_math("countdown", "stopped", only=["base", "full-0"])
+    assert metrics_of(out / "full-0")["accuracy"]
+    with pytest.raises(typer.BadParameter, match="only must name runs among base, full-0"):
+        small_math("countdown", "stopped", only=["ttc"])
+    with pytest.raises(typer.BadParameter, match="data must be given for math"):
+        small_math("math", "stopped", data=None)

@@ -6,7 +6,8 @@ This module imports nothing, so that `ttcnet --help` and a bare `import ttcnet` 
     ttcnet.nn      layers: TTC, horizon samplers, and mixers from attention to MesaNet under one signature
     ttcnet.models  TTC-Net in the conventions of Hugging Face
     ttcnet.adapter TTC layers inside pretrained models of transformers
-    ttcnet.tasks   what models are trained and judged on: Sudoku
+    ttcnet.tasks   what models are trained and judged on: Sudoku, mathematics
+    ttcnet.evaluate language models on benchmarks: answers, grades, figures with intervals
 """
 
 __version__ = "0.1.0"

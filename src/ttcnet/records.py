@@ -22,13 +22,14 @@ class Row(NamedTuple):
     content: dict[str, Any]
 
 
-def rows(source: str, split: str = "train") -> Iterator[Row]:
-    """The rows of a JSON Lines file, plain or gzip, or of a dataset of the Hub, "owner/name"."""
+def rows(source: str, split: str = "train", **options: Any) -> Iterator[Row]:
+    """The rows of a JSON Lines file, plain or gzip, or of a dataset of the Hub, "owner/name", for which `options` are
+    those of `datasets.load_dataset`."""
     path = Path(source)
     if path.is_file():
         yield from _lines(path)
     elif _is_name(source):
-        for number, content in enumerate(_dataset(source, split), 1):
+        for number, content in enumerate(_dataset(source, split, **options), 1):
             yield Row(f"{source} row {number}", content)
     else:
         remedy = "Pass a file with one JSON object a line, or the name of a dataset of the Hub, owner/name."
@@ -50,8 +51,8 @@ def _is_name(source: str) -> bool:
     return source.count("/") == 1 and not Path(source).suffix.startswith((".json", ".gz"))
 
 
-def _dataset(source: str, split: str) -> Any:
-    return require("datasets", "sft", "Reading from the Hub").load_dataset(source, split=split)
+def _dataset(source: str, split: str, **options: Any) -> Any:
+    return require("datasets", "sft", "Reading from the Hub").load_dataset(source, split=split, **options)
 
 
 def _open(path: Path, mode: str, **options: Any) -> Any:
@@ -81,17 +82,18 @@ def _object(line: str, place: str) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    _replace(path, json.dumps(content, indent=2) + "\n")
+    write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def cut_log(log: Path, step: int) -> None:
     """Drop what a killed run wrote after its last checkpoint, at `step`, and a line that it left half-written."""
     if log.exists():
         whole = [line for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        _replace(log, "".join(line for line in whole if json.loads(line)["step"] <= step))
+        write_text(log, "".join(line for line in whole if json.loads(line)["step"] <= step))
 
 
-def _replace(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Whole or not at all."""
     unfinished = path.with_name(f"{path.name}.tmp")
     unfinished.write_text(text)
     os.replace(unfinished, path)

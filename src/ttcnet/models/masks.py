@@ -17,6 +17,5 @@ def real_tokens(attention_mask: Tensor | None, batch: int, length: int) -> Tenso
         rule = f"must have shape ({batch}, {length} or more)"
         fail("attention_mask", rule, shape, "Pass 1 for real tokens and 0 for padding.")
     mask = attention_mask[:, -length:].bool()
-    if not torch.compiler.is_compiling() and bool(mask.all()):
-        return None
-    return mask
+    unknown = torch.compiler.is_compiling() or (mask.is_cuda and torch.cuda.is_current_stream_capturing())
+    return None if not unknown and bool(mask.all()) else mask

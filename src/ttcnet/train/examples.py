@@ -8,8 +8,9 @@ rows that are too long are left out and counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 from jinja2 import TemplateError
@@ -22,6 +23,7 @@ ROLES = ("system", "user", "assistant", "tool")
 OTHER_ROLES = {"human": "user", "gpt": "assistant"}
 IGNORED = -100  # the label of a token that is not learned
 SHOWN = 5  # faults that a message names
+AT_ONCE = 512  # rows that are made tokens together
 
 
 class Example(NamedTuple):
@@ -83,26 +85,43 @@ def conversation(row: dict[str, Any], system: str | None = None) -> list[dict[st
 
 def tokenize(messages: list[dict[str, str]], tokenizer: Any) -> Example:
     """A conversation as tokens. Labels are the tokens that an assistant has to write, the end of its turn included."""
+    [found] = _tokenized([messages], tokenizer)
+    if isinstance(found, ValueError):
+        raise found
+    return found
+
+
+def _tokenized(many: list[list[dict[str, str]]], tokenizer: Any) -> list[Example | ValueError]:
+    """`tokenize` for many conversations, which is faster; errors are returned."""
     if tokenizer.chat_template is None:
-        return _plain(messages, tokenizer)
-    ids = _template(tokenizer, messages)
-    labels = [IGNORED] * len(ids)
-    for turn, message in enumerate(messages):
-        if message["role"] != "assistant":
-            continue
-        before = _template(tokenizer, messages[:turn], add_generation_prompt=True)
-        after = ids if turn == len(messages) - 1 else _template(tokenizer, messages[: turn + 1])
+        return [_plain(messages, tokenizer) for messages in many]
+    turns = [
+        (row, turn)
+        for row, messages in enumerate(many)
+        for turn, message in enumerate(messages)
+        if message["role"] == "assistant"
+    ]
+    wholes = _template(tokenizer, many)
+    befores = _template(tokenizer, [many[row][:turn] for row, turn in turns], add_generation_prompt=True)
+    inner = [(row, turn) for row, turn in turns if turn + 1 < len(many[row])]
+    afters = dict(zip(inner, _template(tokenizer, [many[row][: turn + 1] for row, turn in inner]), strict=True))
+    found: list[Example | ValueError] = [Example(ids, [IGNORED] * len(ids)) for ids in wholes]
+    for (row, turn), before in zip(turns, befores, strict=True):
+        ids, after = wholes[row], afters.get((row, turn), wholes[row])
         if ids[: len(after)] != after or after[: len(before)] != before:
-            raise ValueError(
+            found[row] = ValueError(
                 "the chat template rewrites earlier turns, so that it is not clear which tokens an assistant wrote; "
                 "make a row of every turn"
             )
-        labels[len(before) : len(after)] = after[len(before) :]
-    return Example(ids, labels)
+        elif isinstance(example := found[row], Example):
+            example.labels[len(before) : len(after)] = after[len(before) :]
+    return found
 
 
-def _template(tokenizer: Any, messages: list[dict[str, str]], **options: Any) -> list[int]:
-    return list(tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, **options))
+def _template(tokenizer: Any, many: list[list[dict[str, str]]], **options: Any) -> list[list[int]]:
+    if not many:
+        return []
+    return [[*ids] for ids in tokenizer.apply_chat_template(many, tokenize=True, return_dict=False, **options)]
 
 
 def _plain(messages: list[dict[str, str]], tokenizer: Any) -> Example:
@@ -119,6 +138,29 @@ def _plain(messages: list[dict[str, str]], tokenizer: Any) -> Example:
     return Example(ids, labels)
 
 
+def _examples(
+    source: Iterable[Row], tokenizer: Any, system: str | None
+) -> Iterator[tuple[Row, Example | ValueError | TemplateError]]:
+    """Every row with its example, or with what is wrong with it."""
+    left = iter(source)
+    while rows := list(islice(left, AT_ONCE)):
+        good, conversations = list[Row](), list[list[dict[str, str]]]()
+        for row in rows:
+            try:
+                conversations.append(conversation(row.content, system))
+                good.append(row)
+            except ValueError as error:
+                yield row, error
+        try:
+            yield from zip(good, _tokenized(conversations, tokenizer), strict=True)
+        except TemplateError:  # a template may refuse roles: one by one, to see whose
+            for row, messages in zip(good, conversations, strict=True):
+                try:
+                    yield row, tokenize(messages, tokenizer)
+                except (ValueError, TemplateError) as error:
+                    yield row, error
+
+
 def prepare(
     source: Iterable[Row],
     tokenizer: Any,
@@ -132,12 +174,10 @@ def prepare(
     kept: Any = [] if store is None else store
     faults = list[str]()
     seen = tokens = learned = longest = too_long = largest = 0
-    for row in source:
+    for row, example in _examples(source, tokenizer, system):
         seen += 1
-        try:
-            example = tokenize(conversation(row.content, system), tokenizer)
-        except (ValueError, TemplateError) as error:  # a template may refuse roles
-            faults.append(f"{row.place}: {error}")
+        if isinstance(example, Exception):
+            faults.append(f"{row.place}: {example}")
             continue
         length = len(example.input_ids)
         longest = max(longest, length)

@@ -42,7 +42,9 @@ def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None) -> A
     examples, checkpoints, and at the end adapter/ (what was inserted, if the base is as it was) or model/ (all of it).
 
     Args:
-        model, tokenizer: instead of what `config.model` names.
+        config: the run.
+        model: instead of what `config.model` names.
+        tokenizer: likewise.
     """
     out, console = Path(config.out), Console(stderr=True, quiet=not is_first_process(), highlight=False, soft_wrap=True)
     _check(config)

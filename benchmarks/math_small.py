@@ -1,0 +1,169 @@
+"""Tables of the small run of mathematics: what recipes/math_small.py measured, beside what the paper reports.
+
+math-small-TASK              all models
+math-small-TASK-horizons     TTC-Net against the horizon
+math-small-TASK-ablations    TTC-Net, and what it is without this or that
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from ttcnet.evaluate.means import ratio
+
+Result = dict[str, Any]
+OWN = 8  # the horizon of TTC-Net where a table does not say
+MODELS = {
+    "base": "Base model", "full": "Full fine-tuning", "mlp": "+ MLP", "attention": "+ Attention", "retnet": "+ RetNet",
+    "mamba": "+ Mamba", "gdn": "+ GDN", "mesanet": "+ MesaNet", "ttc": "TTC-Net",
+}  # fmt: skip
+ABLATIONS = {
+    "ttc": "TTC-Net: time-heterogeneous, PLN, 8:1", "ttc-homogeneous": "time-homogeneous",
+    "ttc-fixed": "fixed horizon, 8", "ttc-uniform": "uniform horizon, 1 to 32",
+    "ttc-4-1": "4:1", "ttc-16-2": "16:2", "ttc-16-1": "16:1",
+}  # fmt: skip
+ANSWERED = {"math": {"gsm8k": "GSM8K", "math500": "MATH-500"}, "countdown": {"countdown": "right"}}
+SOLVED = {"math": {"gsm8k": "GSM8K", "math-held-out": "MATH"}, "countdown": {"countdown": "solutions"}}
+PAPER = {  # MATH-500
+    "base": 25.0, "full": 46.8, "mlp": 40.8, "attention": 47.0, "retnet": 42.6, "mamba": 44.8, "gdn": 47.8,
+    "mesanet": 47.4, "ttc": 52.8,
+}  # fmt: skip
+PAPER_ABLATIONS = {
+    "ttc": (52.8, 53.6), "ttc-homogeneous": (48.4, 45.7), "ttc-fixed": (50.6, 31.5), "ttc-uniform": (50.8, 51.0),
+    "ttc-4-1": (53.0,), "ttc-16-2": (50.3,), "ttc-16-1": (47.2,),
+}  # fmt: skip
+SAME = ("model", "data", "lr", "batch", "epochs", "max_length", "warm_up", "weight_decay")
+
+
+def math_small_table(name: str, results: Path) -> str:
+    """The table of that name, less "math-small-"; a sentence if there are no runs yet."""
+    task, _, view = name.partition("-")
+    runs = _read(results / task)
+    if not runs:
+        data = " --data math" if task == "math" else ""
+        command = (
+            f"python -m recipes.math_small {task} --base SmolLM2-135M-Instruct{data} --out results/math-small/{task}"
+        )
+        return f"*Not run yet: `{command}`.*\n"
+    lines: Callable[[str, list[Result]], list[str]] = {"": _models, "horizons": _horizons, "ablations": _ablations}[
+        view
+    ]
+    return "\n".join(lines(task, runs)) + "\n\n" + _caption(task, runs) + "\n"
+
+
+def _models(task: str, runs: list[Result]) -> list[str]:
+    paper = ["MATH-500, paper"] if task == "math" else []
+    head = [*(f"{title}, %" for title in ANSWERED[task].values()), *paper]
+    head += [f"log-likelihood a token, {title}" for title in SOLVED[task].values()]
+    head += [f"less full fine-tuning, {title}" for title in SOLVED[task].values()]
+    lines = [f"| | seeds | {' | '.join(head)} |", "|---|--:|" + "--:|" * len(head)]
+    full = _of(runs, "full")
+    for kind, title in MODELS.items():
+        if not (found := _of(runs, kind)):
+            continue
+        own = OWN if kind == "ttc" else None
+        cells = [_accuracy(found, benchmark, own) for benchmark in ANSWERED[task]]
+        cells += [f"{PAPER[kind]:.1f}"] if paper else []
+        cells += [_likelihood(found, benchmark, own) for benchmark in SOLVED[task]]
+        cells += ["" if kind in ("base", "full") else _difference(found, full, benchmark) for benchmark in SOLVED[task]]
+        lines.append(f"| {title} | {len(found) if kind != 'base' else ''} | {' | '.join(cells)} |")
+    return lines
+
+
+def _horizons(task: str, runs: list[Result]) -> list[str]:
+    found = _of(runs, "ttc")
+    head = [*(f"{title}, %" for title in ANSWERED[task].values())]
+    head += [f"log-likelihood a token, {title}" for title in SOLVED[task].values()]
+    lines = [f"| T | {' | '.join(head)} |", "|--:|" + "--:|" * len(head)]
+    for steps in dict.fromkeys(each["horizon"] for run in found for each in run["likelihood"]):
+        cells = [_accuracy(found, benchmark, steps) for benchmark in ANSWERED[task]]
+        cells += [_likelihood(found, benchmark, steps) for benchmark in SOLVED[task]]
+        lines.append(f"| {steps} | {' | '.join(cells)} |")
+    return lines
+
+
+def _ablations(task: str, runs: list[Result]) -> list[str]:
+    paper = ["MATH-500, paper"] if task == "math" else []
+    head = [f"{title}, %, T = {steps}" for title in ANSWERED[task].values() for steps in (8, 16)] + paper
+    head += [f"log-likelihood a token, {title}, T = {steps}" for title in SOLVED[task].values() for steps in (8, 16)]
+    lines = [f"| | seeds | {' | '.join(head)} |", "|---|--:|" + "--:|" * len(head)]
+    for kind, title in ABLATIONS.items():
+        if found := _of(runs, kind):
+            cells = [_accuracy(found, benchmark, steps) for benchmark in ANSWERED[task] for steps in (8, 16)]
+            cells += [" / ".join(f"{value:.1f}" for value in PAPER_ABLATIONS[kind])] if paper else []
+            cells += [_likelihood(found, benchmark, steps) for benchmark in SOLVED[task] for steps in (8, 16)]
+            lines.append(f"| {title} | {len(found)} | {' | '.join(cells)} |")
+    return lines
+
+
+def _read(folder: Path) -> list[Result]:
+    runs = []
+    for path in sorted(folder.glob("*/metrics.json")):
+        config, solutions = (json.loads((path.parent / f"{name}.json").read_text()) for name in ("config", "solutions"))
+        runs.append(json.loads(path.read_text()) | {"config": config, "solutions": solutions})
+    return runs
+
+
+def _of(runs: list[Result], kind: str) -> list[Result]:
+    """The runs of a kind, one a seed."""
+    return [run for run in runs if run["run"] == kind or run["run"].rpartition("-")[::2] in [(kind, s) for s in "012"]]
+
+
+def _one(run: Result, what: str, benchmark: str, horizon: int | None) -> Result:
+    return next(each for each in run[what] if (each["benchmark"], each["horizon"]) == (benchmark, horizon))
+
+
+def _accuracy(runs: list[Result], benchmark: str, horizon: int | None) -> str:
+    found = [_one(run, "accuracy", benchmark, horizon) for run in runs]
+    return _cell([100 * each["rate"] for each in found], 100 * found[0]["low"], 100 * found[0]["high"], 1)
+
+
+def _likelihood(runs: list[Result], benchmark: str, horizon: int | None) -> str:
+    found = [_one(run, "likelihood", benchmark, horizon)["per_token"] for run in runs]
+    return _cell([each["mean"] for each in found], found[0]["low"], found[0]["high"], 4)
+
+
+def _cell(values: list[float], low: float, high: float, digits: int) -> str:
+    """The mean over seeds and their range, or for one seed its 95 % interval over problems."""
+    if len(values) > 1:
+        low, high = min(values), max(values)
+    return f"{mean(values):.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def _difference(runs: list[Result], full: list[Result], benchmark: str) -> str:
+    """Solution by solution, so that what is hard for all models does not count; mean over seeds."""
+    if not full:
+        return ""
+    ours, theirs = (_solutions(each, benchmark) for each in (runs, full))
+    found = ratio([a - b for a, b in zip(ours, theirs, strict=True)], full[0]["solutions"][benchmark]["tokens"])
+    return f"{found.mean:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
+
+
+def _solutions(runs: list[Result], benchmark: str) -> Sequence[float]:
+    return [mean(values) for values in zip(*(run["solutions"][benchmark]["sums"] for run in runs), strict=True)]
+
+
+def _caption(task: str, runs: list[Result]) -> str:
+    trained = [run for run in runs if run["config"]["trained"]]
+    first, config = runs[0], (trained or runs)[0]["config"]
+    for run in trained:
+        if odd := [field for field in SAME if run["config"][field] != config[field]]:
+            raise ValueError(f"{run['run']} must share {', '.join(odd)} with {trained[0]['run']}. Train it again.")
+    asked = {each["benchmark"]: each["total"] for each in first["accuracy"]}
+    given = {each["benchmark"]: each["solutions"] for each in first["likelihood"]}
+    problems = ", ".join(f"{count:,} of {name}" for name, count in asked.items())
+    solutions = ", ".join(f"{count:,} of {name}" for name, count in given.items())
+    tokens = f"{trained[0]['tokens'] / 1e6:.1f} million tokens in " if trained else ""
+    commits = ", ".join(sorted({run["commit"] for run in runs}))
+    return (
+        f"Greedy answers to problems: {problems}. Log-likelihood in nats of solutions: {solutions}. In brackets the "
+        f"range over seeds, or for one seed the 95 % interval over problems; differences are taken solution by "
+        f"solution, with their 95 % interval. {config['model']}, all weights trained on {config['data']}: {tokens}"
+        f"{config['epochs']:g} epochs, {config['batch']} rows a step, learning rate {config['lr']:g}. "
+        f"{first['machine']['gpu']}; torch {first['versions']['torch']}, transformers "
+        f"{first['versions']['transformers']}, commit {commits}. Command: `{first['command']}`."
+    )

@@ -1,0 +1,108 @@
+"""The paper's table of mathematics at the size of one GPU: SmolLM2-135M-Instruct, or any other Llama, fine-tuned with
+TTC layers, with other layers in their place, and without; and the paper's ablations.
+
+    python -m recipes.math_small math --base SmolLM2-135M-Instruct --data math --out results/math-small/math
+    python -m recipes.math_small countdown --base SmolLM2-135M-Instruct --out results/math-small/countdown
+
+All runs of a task see the same rows in the same order (for a seed) and are trained as `ttcnet sft` trains, by
+`recipes.lean`. A run that is done is passed over, and one that was killed starts again: it takes a minute. Answers of a
+run are graded at the end, where math-verify is installed; elsewhere they wait, and the same command grades them later.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ttcnet.evaluate import wilson
+from ttcnet.records import write_json
+
+from .math_tasks import TASKS, grade
+from .math_workshop import Run, Workshop
+
+ADAPTER: dict[str, Any] = dict(every=8, heads=16)
+INTERLEAVED = ("4-1", "16-2", "16-1")
+MIXERS = ("mlp", "attention", "retnet", "mamba", "gdn", "mesanet")
+EPOCHS = {"math": 2.0, "countdown": 1.0}
+LR = 3e-4  # the paper's 2e-5 is for a model 50 times as large and far more steps
+
+
+def runs(only: list[str] | None = None) -> dict[str, Run]:
+    """Every run by its name: those first that are missed most."""
+    found = {"base": Run(seed=None), "full-0": Run(), "ttc-0": Run(ADAPTER, sweep=True)}
+    found |= {f"{kind}-0": Run(ADAPTER | {"insert": kind}) for kind in MIXERS}
+    for seed in (1, 2):
+        found |= {f"full-{seed}": Run(seed=seed), f"ttc-{seed}": Run(ADAPTER, sweep=True, seed=seed)}
+    found |= {"ttc-homogeneous": Run(ADAPTER | {"time_homogeneous": True})}
+    found |= {"ttc-fixed": Run(ADAPTER, "fixed:8"), "ttc-uniform": Run(ADAPTER, "uniform:1,32")}
+    found |= {f"ttc-{every}": Run(ADAPTER | {"every": every.replace("-", ":")}) for every in INTERLEAVED}
+    if unknown := set(only or ()) - set(found):
+        raise typer.BadParameter(f"only must name runs among {', '.join(found)}; got {', '.join(sorted(unknown))}.")
+    return {name: run for name, run in found.items() if not only or name in only}
+
+
+def main(
+    task: Annotated[str, typer.Argument(help="math or countdown.")],
+    base: Annotated[Path, typer.Option(help="Folder of the base model.")],
+    out: Annotated[Path, typer.Option(help="Folder for the runs.")],
+    data: Annotated[Path | None, typer.Option(help="Folder of the files of math.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Runs; all if not given.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the data; 2 for math, 1 for countdown.")] = None,
+    lr: Annotated[float, typer.Option(help="Highest learning rate.")] = LR,
+    minutes: Annotated[float, typer.Option(help="Start no run that would end later; 0 for no limit.")] = 0,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
+) -> None:
+    if task not in TASKS:
+        raise typer.BadParameter(f"task must be one of {', '.join(TASKS)}; got {task!r}.")
+    if task == "math" and data is None:
+        raise typer.BadParameter("data must be given for math: the folder of its files.")
+    chosen = runs(only)
+    missing = {name: run for name, run in chosen.items() if not (out / name / "measured.json").exists()}
+    missing = {name: run for name, run in missing.items() if not (out / name / "metrics.json").exists()}
+    if missing:
+        begin = time.monotonic()
+        workshop = Workshop(task, base, data, device, lr, epochs or EPOCHS[task])
+        longest = 0.0
+        for name, run in missing.items():
+            now = time.monotonic()
+            if minutes and now - begin + longest > 60 * minutes:
+                typer.echo("Stopped for the time being. The same command goes on.")
+                break
+            workshop.make(name, run, out / name)
+            longest = max(longest, time.monotonic() - now)
+    for name in chosen:
+        if (out / name / "measured.json").exists() and _graded(task, out / name):
+            typer.echo(f"{name} is done: {out / name / 'metrics.json'}")
+
+
+def _graded(task: str, folder: Path) -> bool:
+    """Grade the answers of a run, if that is possible here: metrics.json takes the place of measured.json."""
+    if task == "math" and find_spec("math_verify") is None:
+        typer.echo(f"{folder.name} waits to be graded. Give the same command where math-verify is installed.")
+        return False
+    with gzip.open(folder / "answers.jsonl.gz", "rt", encoding="utf-8") as file:
+        found = [json.loads(line) for line in file]
+    groups: dict[tuple[str, int | None], list[tuple[bool, bool]]] = {}
+    for answer, verdict in zip(found, grade(task, found), strict=True):
+        groups.setdefault((answer["benchmark"], answer["horizon"]), []).append((verdict, answer["ended"]))
+    accuracy = []
+    for (benchmark, horizon), each in groups.items():
+        right, total = sum(one for one, _ in each), len(each)
+        low, high = wilson(right, total)
+        figures = dict(right=right, total=total, rate=right / total, low=low, high=high)
+        ended = sum(over for _, over in each) / total
+        accuracy.append({"benchmark": benchmark, "horizon": horizon} | figures | {"ended": ended})
+    measured = json.loads((folder / "measured.json").read_text())
+    write_json(folder / "metrics.json", measured | {"accuracy": accuracy})
+    (folder / "measured.json").unlink()
+    return True
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,248 @@
+"""A client for servers that speak OpenAI's chat protocol, such as vLLM's. Many requests at once, with time limits;
+what drops, stalls or is turned away is tried again, later and later, and in the end comes back as `Failed`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from .errors import fail
+from .extras import require
+
+KEY = "OPENAI_API_KEY"  # the environment variable with the key, for servers that ask for one
+LONGEST_PAUSE = 60.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """`n` answers to a conversation, greedily at temperature 0. They end after any text in `stop`, which is part of
+    them, and go on from `prefix`, which is not. These two are as vLLM understands them."""
+
+    messages: list[dict[str, str]]
+    max_tokens: int
+    temperature: float = 0.0
+    seed: int | None = None
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    logprobs: bool = False
+    prefix: str = ""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One answer, why it ended ("stop", "length", ...), and the mean log-likelihood of its tokens, if asked for."""
+
+    text: str
+    finish: str
+    mean_logprob: float | None = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answers. Tokens are those that the server counted, over all answers; None if it did not count."""
+
+    choices: list[Choice]
+    prompt_tokens: int | None
+    new_tokens: int | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Failed:
+    """No answer, and why."""
+
+    reason: str
+    attempts: int
+
+
+class _RefusedError(Exception):
+    """Not worth another try."""
+
+
+class _PassingError(Exception):
+    """Worth another try, after a pause that the server may ask for."""
+
+    def __init__(self, reason: str, pause: float = 0.0) -> None:
+        super().__init__(reason)
+        self.pause = pause
+
+
+@dataclass
+class Endpoint:
+    """A model on a server; to be closed, or used in a `with` block.
+
+    Args:
+        url: as of "http://localhost:8000/v1".
+        model: its name there; the one that the server has if not given.
+        concurrent: requests in flight.
+        limit: seconds from sending a request to having its answer.
+        attempts: in all, before a request counts as failed.
+        pause: seconds before the second attempt; twice as many before each further one.
+    """
+
+    url: str
+    model: str = ""
+    concurrent: int = 64
+    limit: float = 600.0
+    attempts: int = 5
+    pause: float = 1.0
+    _client: Any = field(init=False, repr=False)
+    _loop: asyncio.AbstractEventLoop = field(init=False, repr=False)
+    _thread: threading.Thread = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        httpx = require("httpx", "eval", "Asking a server")
+        self.url = self.url.rstrip("/")
+        if not self.url.startswith(("http://", "https://")):
+            fail("server", "must be an address", repr(self.url), "Pass it as in http://localhost:8000/v1.")
+        key = os.environ.get(KEY)
+        self._loop = asyncio.new_event_loop()
+        self._client = httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=httpx.Timeout(None, connect=10.0),  # the whole has a limit of its own
+            limits=httpx.Limits(max_connections=self.concurrent),
+        )
+        # requests live in a thread of their own, so that a slow user does not make them late
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Endpoint:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give up what is in flight, and hang up."""
+        self._submit(self._leave()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def connect(self) -> Endpoint:
+        """Ask which models are there, and settle on one; an error if the server or the model is not there."""
+        try:
+            body = self._submit(self._once("GET", "/models", None)).result()
+            names = [entry["id"] for entry in body["data"]]
+        except (_RefusedError, _PassingError, KeyError, TypeError) as error:
+            remedy = "Start it, or correct the address, which usually ends in /v1."
+            fail("server", "must answer", f"{self.url}: {error}", remedy, ConnectionError)
+        if not self.model and len(names) == 1:
+            self.model = names[0]
+        if self.model not in names:
+            fail("model", f"must be one that {self.url} serves: {', '.join(names)}", repr(self.model), "Name one.")
+        return self
+
+    def ask(self, request: Request) -> Reply | Failed:
+        """One request, tried again as often as is allowed."""
+        return self._submit(self._persistently(request)).result()
+
+    def ask_all(self, requests: Iterable[Request]) -> Iterator[tuple[int, Reply | Failed]]:
+        """Many at once: answers as they arrive, each with the number of its request, counted from 0. Requests are taken
+        from the iterable as there is room."""
+        source = enumerate(requests)
+        running: dict[Future[Reply | Failed], int] = {}
+        try:
+            while True:
+                for number, request in islice(source, self.concurrent - len(running)):
+                    running[self._submit(self._persistently(request))] = number
+                if not running:
+                    return
+                for done in wait(running, return_when=FIRST_COMPLETED).done:
+                    yield running.pop(done), done.result()
+        finally:
+            for unfinished in running:
+                unfinished.cancel()
+
+    async def _leave(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._client.aclose()
+
+    def _submit(self, work: Any) -> Future[Any]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _persistently(self, request: Request) -> Reply | Failed:
+        for attempt in range(1, self.attempts + 1):
+            begin = time.monotonic()
+            try:
+                body = await self._once("POST", "/chat/completions", _payload(request, self.model))
+                return _reply(body, request.n, time.monotonic() - begin)
+            except _RefusedError as error:
+                return Failed(str(error), attempt)
+            except _PassingError as error:
+                if attempt == self.attempts:
+                    return Failed(str(error), attempt)
+                doubled = self.pause * 2 ** (attempt - 1) * random.uniform(0.75, 1.25)
+                await asyncio.sleep(min(max(doubled, error.pause), LONGEST_PAUSE))
+        raise AssertionError("attempts is positive")
+
+    async def _once(self, method: str, path: str, payload: Any) -> dict[str, Any]:
+        """The server's answer to one attempt, as JSON."""
+        import httpx
+
+        try:
+            async with asyncio.timeout(self.limit):
+                response = await self._client.request(method, self.url + path, json=payload)
+        except (TimeoutError, httpx.TimeoutException) as error:
+            raise _PassingError(f"no answer within {self.limit:g} s") from error
+        except httpx.RequestError as error:
+            raise _PassingError(f"{type(error).__name__} {error}".rstrip()) from error
+        status, said = response.status_code, response.text
+        if status in (408, 429) or status >= 500:
+            raise _PassingError(f"status {status}: {said[:200]}", _seconds(response.headers.get("Retry-After")))
+        if status != 200:
+            raise _RefusedError(f"status {status}: {said[:500]}")
+        try:
+            body: dict[str, Any] = json.loads(said)
+        except ValueError as error:
+            raise _PassingError(f"no JSON: {said[:200]!r}") from error
+        return body
+
+
+def _payload(request: Request, model: str) -> dict[str, Any]:
+    payload: dict[str, Any] = {"model": model, "messages": request.messages, "max_tokens": request.max_tokens}
+    payload |= {"temperature": request.temperature, "n": request.n}
+    if request.seed is not None:
+        payload["seed"] = request.seed
+    if request.stop:
+        payload |= {"stop": list(request.stop), "include_stop_str_in_output": True}
+    if request.logprobs:
+        payload["logprobs"] = True
+    if request.prefix:
+        payload["messages"] = [*request.messages, {"role": "assistant", "content": request.prefix}]
+        payload |= {"continue_final_message": True, "add_generation_prompt": False}
+    return payload
+
+
+def _reply(body: dict[str, Any], wanted: int, seconds: float) -> Reply:
+    try:
+        choices = [_choice(entry) for entry in body["choices"]]
+        usage = body.get("usage") or {}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _PassingError(f"no answer in {str(body)[:200]}") from error
+    if len(choices) != wanted:
+        raise _PassingError(f"{len(choices)} answers where {wanted} were asked for")
+    return Reply(choices, usage.get("prompt_tokens"), usage.get("completion_tokens"), seconds)
+
+
+def _choice(entry: dict[str, Any]) -> Choice:
+    tokens = (entry.get("logprobs") or {}).get("content") or []
+    mean = sum(token["logprob"] for token in tokens) / len(tokens) if tokens else None
+    return Choice(entry["message"]["content"] or "", entry["finish_reason"], mean)
+
+
+def _seconds(header: str | None) -> float:
+    """What Retry-After asks for, if it does in seconds."""
+    return float(header) if header and header.strip().isdigit() else 0.0

@@ -1,0 +1,238 @@
+"""ttcnet eval ...: imports happen inside the commands, to keep --help instant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .lm import lm
+
+app = typer.Typer(help="Evaluate language models.", no_args_is_help=True, pretty_exceptions_enable=False)
+app.command()(lm)
+
+Names = Annotated[list[str], typer.Argument(help="math500, amc, aime24, aime25, gsm8k, or JSON Lines files.")]
+Model = Annotated[str, typer.Option(help="Folder or name of the Hub; with --server, the model's name there.")]
+Adapter = Annotated[Path | None, typer.Option(help="Folder of an adapter for the model.")]
+Server = Annotated[str | None, typer.Option(help="OpenAI-compatible server to ask, as http://localhost:8000/v1.")]
+Out = Annotated[Path, typer.Option(help="Folder of the run. A run that is there already goes on.")]
+Data = Annotated[Path | None, typer.Option(help="Folder with the benchmarks' files; the Hub if not given.")]
+Tokens = Annotated[int | None, typer.Option(min=1, help="Most tokens of an answer; the benchmark's if not given.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Take the first so many problems.")]
+Batch = Annotated[int | None, typer.Option(min=1, help="Most samples at a time; requests, for a server.")]
+Seed = Annotated[int, typer.Option(help="Of all samples.")]
+System = Annotated[str | None, typer.Option(help="System prompt, in place of that of --cot or --no-cot; '' for none.")]
+
+
+@app.command("math")
+def math_command(
+    benchmarks: Names,
+    out: Out,
+    model: Model = "",
+    adapter: Adapter = None,
+    server: Server = None,
+    data: Data = None,
+    horizon: Annotated[
+        str | None, typer.Option(help="Of TTC layers, or several: 1,2,4,8; the benchmark's if not given.")
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Answers to a problem; the benchmark's if not given.")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, help="0 is greedy; the benchmark's if not given.")] = None,
+    max_tokens: Tokens = None,
+    cot: Annotated[bool, typer.Option(help="Ask for reasoning, or for the bare answer in the paper's words.")] = True,
+    system: System = None,
+    limit: Limit = None,
+    batch: Batch = None,
+    seed: Seed = 0,
+) -> None:
+    """Accuracy on mathematical problems, with intervals. Killed runs go on when the command is given again. On several
+    GPUs: accelerate launch -m ttcnet.cli eval math ..."""
+    with _complaints():
+        from ttcnet.tasks.math import Graders, benchmark, problems, system_prompt
+
+        from .progress import run_watched
+        from .run import Plan
+
+        chosen = [benchmark(name, data) for name in benchmarks]
+        _distinct([each.name for each in chosen])
+        horizons = _numbers("horizon", horizon)
+        sets = [problems(each, limit) for each in chosen]  # all of them, before anything is generated
+        with _engine(model, adapter, server, batch) as engine, Graders() as graders:
+            done = []
+            for each, found in zip(chosen, sets, strict=True):
+                plan = Plan(
+                    each.name, found, horizons or ((each.horizon,) if engine.plans else (None,)),
+                    samples or each.samples, each.temperature if temperature is None else temperature,
+                    max_tokens or each.max_tokens, system_prompt(cot) if system is None else system, seed,
+                )  # fmt: skip
+                done.append(run_watched(engine, plan, out / each.name, graders))
+        _tell(done, out)
+
+
+@app.command("scaling")
+def scaling_command(
+    name: Annotated[str, typer.Argument(help="math500, amc, aime24, aime25, gsm8k, or a JSON Lines file.")],
+    out: Out,
+    model: Model = "",
+    adapter: Adapter = None,
+    server: Server = None,
+    data: Data = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="horizon, best-of-n, self-consistency or tree; all if not given.")
+    ] = None,
+    horizons: Annotated[str, typer.Option(help="To go through, of a model with TTC layers.")] = "1,2,4,8,16,32,64",
+    horizon: Annotated[
+        int | None, typer.Option(min=0, help="Of the other methods; the benchmark's if not given, 0 for no planning.")
+    ] = None,
+    n: Annotated[int, typer.Option(min=2, help="Most samples to choose from.")] = 8,
+    temperature: Annotated[float, typer.Option(min=0.01, help="Of these samples, and of thoughts.")] = 0.6,
+    breadth: Annotated[int, typer.Option(min=1, help="Thoughts that are kept at a level of the tree.")] = 2,
+    depth: Annotated[int, typer.Option(min=1, help="Levels of the tree.")] = 4,
+    cot: Annotated[str, typer.Option(help="Ask for reasoning: on, off or both.")] = "both",
+    system: Annotated[
+        str | None, typer.Option(help="System prompt of --cot on, in place of ours; '' for none.")
+    ] = None,
+    max_tokens: Tokens = None,
+    limit: Limit = None,
+    batch: Batch = None,
+    seed: Seed = 0,
+) -> None:
+    """Accuracy against the horizon of TTC layers; and against best of n (chosen by the model's own log-likelihood),
+    self-consistency and tree of thoughts, with the tokens and seconds of each. Killed runs go on."""
+    with _complaints():
+        from rich.console import Console
+
+        from ttcnet.tasks.math import Graders, benchmark, problems
+
+        from .progress import run_watched
+        from .scaling import METHODS, table
+        from .stages import Settings, compare, stages
+
+        settings = Settings(
+            tuple(method or METHODS), _numbers("horizons", horizons), horizon, n, temperature, breadth, depth, cot,
+            system, max_tokens, seed,
+        )  # fmt: skip
+        source = benchmark(name, data)
+        found = problems(source, limit)
+        judging = "best-of-n" in settings.methods
+        with _engine(model, adapter, server, batch, judging) as engine, Graders() as graders:
+            parts = stages(engine, source, found, out, settings)
+            summaries = [run_watched(part.engine, part.plan, part.folder, graders) for part in parts]
+            rows = compare(parts, settings, out, graders)
+        if rows:
+            Console().print(table(rows))
+            typer.echo(f"Table and picture are in {out / 'scaling.csv'} and {out / 'scaling.png'}.")
+        _own_up(summaries)
+
+
+@app.command("show")
+def show_command(
+    folder: Annotated[Path, typer.Argument(help="Folder of a benchmark in that of a run: OUT/math500.")],
+    only: Annotated[
+        list[str] | None, typer.Option(help="right, wrong, unparsable, failed or cut; repeat for more.")
+    ] = None,
+    problem: Annotated[int | None, typer.Option(help="Of one problem, by its number.")] = None,
+    horizon: Annotated[int | None, typer.Option(help="At one horizon.")] = None,
+) -> None:
+    """Page through answers: Enter for the next, p for the one before, q to leave."""
+    with _complaints():
+        from rich.console import Console
+
+        from .show import chosen, page_through, pages
+
+        lines = chosen(folder, tuple(only or ()), problem, horizon)
+        page_through(pages(folder, lines), Console(), typer.getchar)
+
+
+@contextmanager
+def _engine(
+    model: str, adapter: Path | None, server: str | None, batch: int | None, likelihoods: bool = False
+) -> Iterator[Any]:
+    import os
+
+    from rich.console import Console
+
+    from ttcnet.errors import fail
+    from ttcnet.extras import require
+
+    if server is not None:
+        from ttcnet.endpoint import Endpoint
+
+        from .remote import Remote
+
+        if adapter is not None:
+            fail("adapter", "must not be given: the server has its model", adapter, "Serve the whole model.")
+        with Endpoint(server, model, **({} if batch is None else {"concurrent": batch})) as endpoint:
+            yield Remote(endpoint.connect(), likelihoods)
+        return
+    if not model:
+        fail("model", "must be given", "none", "Pass --model with a folder or a name of the Hub, or --server.")
+    require("transformers", "eval", "ttcnet eval")
+    with Console(stderr=True, quiet=os.environ.get("RANK", "0") != "0").status(f"Loading {model} ..."):
+        from .local import load
+
+        engine = load(model, adapter, batch)
+    yield engine
+
+
+def _tell(summaries: list[dict[str, Any] | None], out: Path) -> None:
+    from rich.console import Console
+
+    from .summary import table
+
+    whole = [summary for summary in summaries if summary is not None]
+    if whole:
+        Console().print(table(whole))
+        typer.echo(
+            f"All answers are in {out}; page through them with: ttcnet eval show {out / whole[0]['settings']['name']}"
+        )
+    _own_up(summaries)
+
+
+def _own_up(summaries: list[dict[str, Any] | None]) -> None:
+    """Say what failed, and fail for it."""
+    failed = sum(row["failed"] for summary in summaries if summary for row in summary["results"])
+    if failed:
+        typer.echo(
+            f"{failed} samples failed and are left out of the figures. Give the command again to retry.", err=True
+        )
+        raise typer.Exit(1)
+
+
+def _numbers(name: str, text: str | None) -> tuple[int, ...]:
+    """Of a list such as 1,2,4; none if not given."""
+    from ttcnet.errors import fail
+
+    parts = text.split(",") if text else []
+    if not all(part.strip().isdigit() for part in parts):
+        fail(name, "must be a number, or several with commas", repr(text), f"Pass, say, --{name} 1,2,4,8.")
+    return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def _distinct(names: list[str]) -> None:
+    from ttcnet.errors import fail
+
+    for name in names:
+        if names.count(name) > 1:
+            fail("benchmarks", "must have different names", f"{name!r} twice", "Name the files differently.")
+
+
+@contextmanager
+def _complaints() -> Iterator[None]:
+    """A sentence instead of a traceback, where that is all there is to say."""
+    from ttcnet.errors import is_complaint
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("Stopped. Give the command again to go on.", err=True)
+        raise typer.Exit(130) from None
+    except Exception as error:
+        if not isinstance(error, ImportError | OSError) and not is_complaint(error):
+            raise  # a fault of ours or of a library: with all that is known about it
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None

@@ -1,0 +1,142 @@
+"""Decoding for many prompts at once with transformers' `generate`: every row draws from a seed of its own, whatever
+rows are beside it, and rows that have ended make room for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+
+from ttcnet.errors import fail
+
+ROOM = 0.5  # share of rows that have to end before the others go on without them
+TAIL = 16  # tokens in which the end of a stop text is looked for
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The new tokens of a row, whether it came to an end by itself, and the mean log-likelihood of the tokens."""
+
+    tokens: list[int]
+    ended: bool
+    mean_logprob: float
+
+
+class Rows:
+    """What is known of the rows of a batch while they grow. All of them stay here; `active` are those still growing."""
+
+    def __init__(self, seeds: list[int], limit: int, temperature: float, device: torch.device) -> None:
+        self.limit, self.temperature = limit, temperature
+        self.active = torch.arange(len(seeds), device=device)
+        self.length = torch.full((len(seeds),), limit, device=device)  # new tokens, as far as known
+        self.ended = torch.zeros(len(seeds), dtype=torch.bool, device=device)
+        self.tokens = torch.zeros(len(seeds), limit, dtype=torch.long, device=device)
+        self.logprobs = torch.zeros(len(seeds), limit, device=device)
+        self.noise = None
+        if temperature > 0:
+            draws = [torch.rand(limit, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+            self.noise = torch.stack(draws).to(device)
+
+    def pick(self, scores: Tensor, step: int) -> Tensor:
+        """The next token of every active row, which is written down."""
+        if self.noise is None:
+            chosen = scores.argmax(-1)
+        else:  # by the inverse of the cumulative distribution, from one uniform number a token
+            mass = (scores / self.temperature).double().softmax(-1).cumsum(-1)
+            point = self.noise[self.active, step].double() * mass[:, -1]
+            chosen = torch.searchsorted(mass, point[:, None], right=True)[:, 0]
+        self.tokens[self.active, step] = chosen
+        self.logprobs[self.active, step] = scores.log_softmax(-1).gather(1, chosen[:, None])[:, 0]
+        return chosen
+
+    def result(self) -> list[Decoded]:
+        lengths, ended = self.length.tolist(), self.ended.tolist()
+        tokens, logprobs = self.tokens.cpu(), self.logprobs.cpu()
+        means = [logprobs[row, :length].mean().item() for row, length in enumerate(lengths)]
+        return [Decoded(tokens[row, :length].tolist(), ended[row], means[row]) for row, length in enumerate(lengths)]
+
+
+class _Pick(LogitsProcessor):  # type: ignore[misc, unused-ignore]
+    """Leaves one token to choose from: the one that `Rows` picks."""
+
+    def __init__(self, rows: Rows, prompt: int) -> None:
+        self.rows, self.prompt = rows, prompt
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        chosen = self.rows.pick(scores, input_ids.shape[1] - self.prompt)
+        return torch.full_like(scores, float("-inf")).scatter_(1, chosen[:, None], 0.0)
+
+
+class _End(StoppingCriteria):  # type: ignore[misc, unused-ignore]
+    """Ends rows at an end-of-text token or a stop text; and all of them for a moment when there is room to make."""
+
+    def __init__(self, rows: Rows, prompt: int, ends: Tensor, stopped: Any, watch: Any) -> None:
+        self.rows, self.prompt, self.stopped, self.watch = rows, prompt, stopped, watch
+        self.eos_token_id = ends  # by this name generate knows that ended rows are to be padded
+
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
+        rows, step = self.rows, input_ids.shape[1] - self.prompt
+        new = torch.isin(input_ids[:, -1], self.eos_token_id)
+        if self.stopped is not None:
+            new |= self.stopped(input_ids[:, max(self.prompt, input_ids.shape[1] - TAIL) :])
+        new &= ~rows.ended[rows.active]
+        ended = rows.active[new]
+        rows.ended[ended], rows.length[ended] = True, step
+        over = rows.ended[rows.active]
+        if step % 8 == 0:
+            self.watch(len(rows.ended) - len(over) + len(over) * step / rows.limit)
+        return torch.ones_like(over) if over.float().mean() >= ROOM else over
+
+
+@torch.inference_mode()
+def decode(
+    model: Any,
+    prompts: list[list[int]],
+    seeds: list[int],
+    *,
+    limit: int,
+    temperature: float,
+    ends: list[int],
+    pad: int,
+    stopped: Callable[[Tensor], Tensor] | None = None,
+    watch: Callable[[float], None] = lambda _: None,
+) -> list[Decoded]:
+    """Up to `limit` new tokens for every prompt, greedily at temperature 0. `stopped` says of the last tokens of all
+    rows, (rows, at most TAIL), which of them end there."""
+    own, model.generation_config = model.generation_config, GenerationConfig(pad_token_id=pad)  # no penalties
+    try:
+        rows = _grow(model, prompts, Rows(seeds, limit, temperature, model.device), ends, pad, stopped, watch)
+    finally:
+        model.generation_config = own
+    if not rows.logprobs.isfinite().all():
+        fail(
+            "model", "must give finite scores", "NaN or infinity", "Its weights are damaged, or overflow in this dtype."
+        )
+    return rows.result()
+
+
+def _grow(
+    model: Any, prompts: list[list[int]], rows: Rows, ends: list[int], pad: int, stopped: Any, watch: Any
+) -> Rows:
+    width, cache = max(map(len, prompts)), None
+    ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts], device=model.device)
+    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=model.device)
+    end = _End(rows, width, torch.tensor(ends, dtype=torch.long, device=model.device), stopped, watch)
+    while True:
+        made = model.generate(
+            ids, attention_mask=mask, past_key_values=cache, max_new_tokens=width + rows.limit - ids.shape[1],
+            logits_processor=LogitsProcessorList([_Pick(rows, width)]), stopping_criteria=StoppingCriteriaList([end]),
+            return_dict_in_generate=True,
+        )  # fmt: skip
+        ids, cache = made.sequences, made.past_key_values
+        kept = (~rows.ended[rows.active]).nonzero()[:, 0]
+        if ids.shape[1] == width + rows.limit or not len(kept):
+            return rows
+        ids, mask, rows.active = ids[kept], mask[kept], rows.active[kept]
+        mask = torch.nn.functional.pad(mask, (0, ids.shape[1] - mask.shape[1]), value=1)
+        if cache is not None:
+            cache.reorder_cache(kept)

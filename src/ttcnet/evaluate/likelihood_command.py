@@ -1,0 +1,65 @@
+"""ttcnet eval likelihood: imports happen inside, to keep --help instant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def likelihood(
+    data: Annotated[str, typer.Argument(help="JSON Lines file with problems and solutions, or owner/name of the Hub.")],
+    model: Annotated[str, typer.Option(help="Folder or name of the Hub.")],
+    adapter: Annotated[Path | None, typer.Option(help="Folder of an adapter for the model.")] = None,
+    horizon: Annotated[
+        str | None, typer.Option(help="Of TTC layers, or several: 0,1,2,4,8; the model's own if not given.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Of a dataset of the Hub.")] = "test",
+    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Take the first so many rows.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Leave out rows of more tokens, and count them.")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
+) -> None:
+    """How likely a model finds given solutions: mean log-likelihood of a token and of a solution, with intervals."""
+    from .commands import _complaints, _numbers
+
+    with _complaints():
+        from itertools import islice
+
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        from ttcnet.extras import require
+        from ttcnet.records import rows
+        from ttcnet.train.examples import prepare
+
+        require("transformers", "eval", "ttcnet eval")
+        steps = _numbers("horizon", horizon) or (None,)
+        console = Console(stderr=True)
+        source = list(islice(rows(data, split), limit))
+        with console.status(f"Loading {model} ..."):
+            from .likelihood import likelihoods
+            from .local import load
+
+            engine = load(model, adapter)
+            found = prepare(source, engine.tokenizer, max_length=max_length, system=system)
+        console.print(found.report, highlight=False)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as progress:
+            bar = progress.add_task("solutions", total=len(found.kept) * len(steps))
+            results = list(likelihoods(engine.model, found.kept, steps, watch=lambda done: progress.advance(bar, done)))
+        for each in results:
+            label = "" if each.horizon is None else f"horizon {each.horizon}: "
+            typer.echo(f"{label}log-likelihood of a token {each.per_token}, of a solution {each.per_solution}")
+        if out is not None:
+            import sys
+
+            from ttcnet.environment import commit, machine, versions
+            from ttcnet.records import write_json
+
+            out.parent.mkdir(parents=True, exist_ok=True)
+            figures = {"data": data, "results": [each.to_dict() for each in results]}
+            facts = {"machine": machine(), "versions": versions(), "commit": commit()}
+            command = "ttcnet " + " ".join(sys.argv[1:])
+            write_json(out, engine.facts() | figures | facts | {"command": command})

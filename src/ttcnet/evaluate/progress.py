@@ -1,0 +1,33 @@
+"""A run that can be watched: how far it is, how much is right, how long it will take."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from ttcnet.tasks.math import Graders
+
+from .engine import Engine
+from .run import Plan, run
+from .summary import summarise
+
+
+def run_watched(engine: Engine, plan: Plan, folder: Path, graders: Graders) -> dict[str, Any] | None:
+    """This process's share of a run, with a bar by the first one. The summary; None while other processes work."""
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=rank > 0) as progress:
+        task = progress.add_task(plan.name, total=len(plan.keys()[rank::world]))
+        seen: list[str] = []
+
+        def report(done: float, lines: list[dict[str, Any]]) -> None:
+            seen.extend(line["verdict"] for line in lines)
+            right = f", {100 * seen.count('right') / len(seen):.1f} % right" if seen else ""
+            progress.update(task, completed=done, description=plan.name + right)
+
+        missing = run(engine, plan, folder, graders, rank=rank, world=world, report=report)
+    return summarise(folder) if missing == 0 else None

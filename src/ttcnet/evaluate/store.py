@@ -1,0 +1,107 @@
+"""The folder of an evaluation: settings.json, problems.jsonl, a line for every generation in generations.*.jsonl (one
+file a process), summary.json. What is there is not made again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ttcnet.errors import fail
+from ttcnet.records import rows, write_json
+from ttcnet.tasks.math import Problem
+
+from .engine import FAILED
+
+SETTINGS, PROBLEMS, SUMMARY = "settings.json", "problems.jsonl", "summary.json"
+
+
+class Key(NamedTuple):
+    """What a generation answers."""
+
+    problem: int
+    sample: int
+    horizon: int | None
+
+
+def key_of(line: dict[str, Any]) -> Key:
+    return Key(line["problem"], line["sample"], line["horizon"])
+
+
+class Store:
+    """The folder, as one process of several writes to it."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any], problems: Iterable[Problem], rank: int = 0) -> None:
+        self.folder, self.file = folder, folder / f"generations.{rank}.jsonl"
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = folder / SETTINGS
+        if kept.exists():
+            _compare(json.loads(kept.read_text()), settings, folder)
+        elif rank == 0:
+            _write_lines(folder / PROBLEMS, map(asdict, problems))
+            write_json(kept, settings)
+        _mend(self.file)
+
+    def append(self, lines: Iterable[dict[str, Any]]) -> None:
+        with self.file.open("a", encoding="utf-8") as file:
+            file.write("".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def done(self) -> set[Key]:
+        """What has an answer; what failed has none."""
+        return {key_of(line) for line in generations(self.folder) if line["finish"] != FAILED}
+
+
+def generations(folder: Path) -> list[dict[str, Any]]:
+    """All lines of all processes, in order of horizon, problem and sample. Of several for the same one the last that
+    did not fail counts. A line that is being written is passed over."""
+    found: dict[Key, dict[str, Any]] = {}
+    for path in sorted(folder.glob("generations.*.jsonl")):
+        whole, _, _ = path.read_text("utf-8").rpartition("\n")
+        for number, text in enumerate(whole.split("\n") if whole else [], 1):
+            try:
+                line = json.loads(text)
+                if line["finish"] != FAILED or key_of(line) not in found:
+                    found[key_of(line)] = line
+            except (ValueError, KeyError, TypeError):
+                rule = "must hold a generation a line"
+                fail(str(path), rule, f"line {number}: {text[:40]!r}", "Take the line out; it will be made again.")
+    return [found[each] for each in sorted(found, key=lambda key: (key.horizon or 0, key.problem, key.sample))]
+
+
+def settings_of(folder: Path) -> dict[str, Any]:
+    if not (folder / SETTINGS).is_file():
+        inner = sorted(path.parent for path in folder.rglob(SETTINGS)) if folder.is_dir() else []
+        remedy = f"Pass one of {', '.join(map(str, inner))}." if inner else "Pass what --out named."
+        fail("folder", "must hold an evaluation", str(folder), remedy, FileNotFoundError)
+    content: dict[str, Any] = json.loads((folder / SETTINGS).read_text())
+    return content
+
+
+def problems_of(folder: Path) -> list[Problem]:
+    return [Problem(**row.content) for row in rows(str(folder / PROBLEMS))]
+
+
+def _compare(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
+    changed = {name: (before.get(name), now.get(name)) for name in before | now if before.get(name) != now.get(name)}
+    if changed:
+        remedy = "Give the settings that it was started with, or choose another folder."
+        fail("settings", f"must be those of the evaluation in {folder}", f"(then, now): {changed}", remedy)
+
+
+def _mend(file: Path) -> None:
+    """Cut off the half of a line that a killed process left behind."""
+    if file.exists():
+        content = file.read_bytes()
+        if not content.endswith(b"\n"):
+            os.truncate(file, content.rfind(b"\n") + 1)
+
+
+def _write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+    unfinished = path.with_name(f"{path.name}.tmp")
+    unfinished.write_text("".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines), "utf-8")
+    os.replace(unfinished, path)

@@ -1,0 +1,53 @@
+"""ttcnet countdown ...: imports happen inside the commands, to keep --help instant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Countdown: reach a target from given numbers.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+
+
+@app.callback()
+def main() -> None:
+    pass
+
+
+@app.command("make")
+def make_command(
+    out: Annotated[Path, typer.Option(help="JSON Lines file to write.")],
+    count: Annotated[int, typer.Option(help="Puzzles.")] = 1000,
+    numbers: Annotated[str, typer.Option(help="Numbers of a puzzle: 4, or 3-4 for either.")] = "3-4",
+    largest: Annotated[int, typer.Option(help="Largest number.")] = 30,
+    operations: Annotated[str, typer.Option(help="Some of +-*/.")] = "+-*/",
+    limit: Annotated[int, typer.Option(help="Largest target, and largest value on the way to it.")] = 999,
+    split: Annotated[str, typer.Option(help="train or test; no puzzle is in both.")] = "train",
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+) -> None:
+    """Make puzzles with solutions: problem, solution and answer for ttcnet sft; numbers and target for grading."""
+    from json import dumps
+
+    from ttcnet.errors import fail, is_complaint
+    from ttcnet.records import write_text
+
+    from .generator import Difficulty, make
+    from .text import row
+
+    try:
+        ends = numbers.split("-")
+        if len(ends) > 2 or not all(end.isdecimal() for end in ends):
+            fail("numbers", "must be a number, or two with a dash between", repr(numbers), "Pass 4 or 3-4.")
+        difficulty = Difficulty((int(ends[0]), int(ends[-1])), largest, operations, limit)
+        puzzles = make(count, difficulty, seed=seed, split=split)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(out, "".join(dumps(row(puzzle)) + "\n" for puzzle in puzzles))
+    except (ValueError, OSError) as error:
+        if not isinstance(error, OSError) and not is_complaint(error):
+            raise
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+    typer.echo(f"{len(puzzles):,} puzzles are in {out}.")

@@ -1,0 +1,96 @@
+"""Whether a text reaches the target, and why not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ttcnet.errors import fail
+
+from .expressions import read
+
+SIGNS = {
+    "\\times": "*", "\\cdot": "*", "\\div": "/", "\\left": "", "\\right": "", "\\,": " ",
+    "×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "$": "",
+}  # fmt: skip
+_BOX = "\\boxed{"
+
+
+class Verdict(NamedTuple):
+    """Whether it is right, and the reason in words."""
+
+    right: bool
+    reason: str
+
+
+def grade(row: Mapping[str, Any], text: str) -> Verdict:
+    """Judge a text by the numbers and the target of a row.
+
+    The expression is what the last \\boxed{} holds, or else the last line that is not empty; "= 54" behind it is
+    checked too. It must be of whole numbers, + - * / and brackets, with no signs before numbers; each number of the row
+    is used at most once; arithmetic is exact, and values on the way may be fractions.
+
+    >>> grade({"numbers": [3, 7, 25], "target": 54}, "25 * 3 - 7 * 3")
+    Verdict(right=False, reason='3 is used 2 times and given once')
+    """
+    numbers, target = _puzzle(row)
+    found = _answer(text)
+    if found is None:
+        return Verdict(False, "there is no answer")
+    claim, *values = found.split("=")
+    try:
+        value, used = read(claim)
+        claims = [read(part).value for part in values]
+    except ValueError as error:
+        return Verdict(False, f"it is no expression: {error}")
+    except ZeroDivisionError:
+        return Verdict(False, "it divides by zero")
+    given = Counter(numbers)
+    for one, times in Counter(used).items():
+        if one not in given:
+            return Verdict(False, f"{one} is not given")
+        if times > given[one]:
+            return Verdict(False, f"{one} is used {times} times and given {_times(given[one])}")
+    if value != target:
+        return Verdict(False, f"it makes {value}, not {target}")
+    if any(other != value for other in claims):
+        return Verdict(False, f"it says that it makes something other than {value}")
+    return Verdict(True, f"it makes {value}")
+
+
+def _puzzle(row: Mapping[str, Any]) -> tuple[list[int], int]:
+    numbers, target = row.get("numbers"), row.get("target")
+    whole = isinstance(numbers, list | tuple) and all(type(value) is int for value in numbers)
+    if not whole or type(target) is not int:
+        rule = "must have numbers, a list of whole numbers, and target, a whole number"
+        fail("row", rule, f"{numbers!r} and {target!r}", "Make rows with `ttcnet countdown make`.")
+    assert isinstance(numbers, list | tuple)
+    return [*numbers], target
+
+
+def _answer(text: str) -> str | None:
+    """The expression in a text, with signs as they are typed."""
+    start = text.rfind(_BOX)
+    if start >= 0:
+        inside = text[start + len(_BOX) :]
+        depth = 1
+        for place, character in enumerate(inside):
+            depth += (character == "{") - (character == "}")
+            if depth == 0:
+                found = inside[:place]
+                break
+        else:
+            return None  # cut off
+    else:
+        lines = [line for line in text.splitlines() if line.strip()]
+        if not lines:
+            return None
+        found = lines[-1]
+    for sign, typed in SIGNS.items():
+        found = found.replace(sign, typed)
+    return found.strip() or None
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

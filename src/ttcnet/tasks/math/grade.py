@@ -1,0 +1,157 @@
+"""Grading: is this text the right answer? By math-verify, gold answer first, in processes with a time limit, so that it
+works from any thread and no answer can hold up the others."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+SECONDS = 5.0  # of processor time, so that a busy machine does not change verdicts
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether an answer is right; what was read as the answer, None where that was not possible; and what went wrong in
+    grading, if something did."""
+
+    right: bool
+    answer: str | None
+    note: str = ""
+
+    @property
+    def kind(self) -> str:
+        """right, wrong or unparsable. What is unparsable counts as wrong."""
+        return "right" if self.right else "wrong" if self.answer is not None else "unparsable"
+
+
+def grade(gold: str, text: str) -> bool:
+    r"""Whether a text gives the gold answer.
+
+    Examples:
+        >>> grade("3/4", r"It follows that $p = \boxed{75\%}$.")
+        True
+    """
+    return verdict(gold, text).right
+
+
+def verdict(gold: str, text: str) -> Verdict:
+    """As `grade`, with the answer that was read from the text. The process behind it stays for the next call."""
+    return _one().submit(gold, text).result()
+
+
+class Graders:
+    """Processes that grade answers side by side; to be closed, or used in a `with` block."""
+
+    def __init__(self, workers: int | None = None, seconds: float = SECONDS) -> None:
+        self.workers = workers or min(8, os.cpu_count() or 1)
+        self.seconds = seconds
+        self._own = threading.local()
+        self._started: list[_Process] = []
+        self._threads = ThreadPoolExecutor(self.workers)
+
+    def __enter__(self) -> Graders:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
+        for process in self._started:
+            process.close()
+
+    def submit(self, gold: str, text: str) -> Future[Verdict]:
+        return self._threads.submit(self._judge, gold, text)
+
+    def verdicts(self, pairs: Iterable[tuple[str, str]]) -> list[Verdict]:
+        """Of pairs (gold, text), in their order."""
+        return [waiting.result() for waiting in [self.submit(gold, text) for gold, text in pairs]]
+
+    def _judge(self, gold: str, text: str) -> Verdict:
+        if not hasattr(self._own, "process"):
+            self._own.process = _Process()
+            self._started.append(self._own.process)
+        return self._own.process.ask(gold, text, self.seconds)
+
+
+class _Process:
+    """`judge` in a process, which is started again after it had to be ended."""
+
+    def __init__(self) -> None:
+        self._running: subprocess.Popen[str] | None = None
+
+    def ask(self, gold: str, text: str, seconds: float) -> Verdict:
+        code = 0
+        for _ in range(2):  # what ends of itself, for want of memory, may get through another time
+            try:
+                return Verdict(**_exchange(self._ready(), {"gold": gold, "text": text, "seconds": seconds}))
+            except _EndedError:
+                code = self.close()
+            if code == -signal.SIGPROF:
+                return Verdict(False, None, f"took more than {seconds:g} s")
+        return Verdict(False, None, f"the grader ended with {code}")
+
+    def _ready(self) -> subprocess.Popen[str]:
+        if self._running is None:
+            here = os.pathsep.join(filter(None, sys.path))
+            self._running = subprocess.Popen(
+                [sys.executable, "-m", "ttcnet.tasks.math.judge"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", env=os.environ | {"PYTHONPATH": here},
+            )  # fmt: skip
+            try:
+                news = _exchange(self._running)
+            except _EndedError:
+                raise RuntimeError(f"the grader ended with {self.close()} before it began") from None
+            if "error" in news:
+                self.close()
+                raise ImportError(news["error"])
+        return self._running
+
+    def close(self) -> int:
+        process, self._running = self._running, None
+        if process is None:
+            return 0
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+        process.stdout.close()
+        return process.wait()
+
+
+class _EndedError(Exception):
+    """The process is no more."""
+
+
+def _exchange(process: subprocess.Popen[str], task: dict[str, Any] | None = None) -> dict[str, Any]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        if task is not None:
+            process.stdin.write(json.dumps(task) + "\n")
+            process.stdin.flush()
+        line = process.stdout.readline()
+    except BrokenPipeError:
+        line = ""
+    if not line.endswith("\n"):
+        raise _EndedError
+    answer: dict[str, Any] = json.loads(line)
+    return answer
+
+
+@cache
+def _one() -> Graders:
+    graders = Graders(1)
+    atexit.register(graders.close)
+    return graders

@@ -1,0 +1,135 @@
+"""The client of chat servers, against a server that drops, stalls and errs."""
+
+import time
+from itertools import pairwise
+
+import pytest
+
+from tests.fake_server import answer, serving
+from ttcnet.endpoint import Choice, Endpoint, Failed, Reply, Request
+
+HELLO = Request([{"role": "user", "content": "hello"}], max_tokens=8)
+
+
+def endpoint(url, **changes):
+    return Endpoint(url, **{"model": "tiny", "pause": 0.01, "attempts": 3, "limit": 5.0} | changes)
+
+
+def ask(url, request=HELLO, **changes):
+    with endpoint(url, **changes) as server:
+        return server.ask(request)
+
+
+def test_what_is_asked_and_what_comes_back():
+    request = Request(HELLO.messages, 8, temperature=0.6, seed=5, n=2, stop=("\n",), logprobs=True)
+    with serving(lambda *_: answer("a", "b", logprob=-0.5)) as (url, seen):
+        reply = ask(url, request)
+    assert seen == [
+        {"model": "tiny", "messages": HELLO.messages, "max_tokens": 8, "temperature": 0.6, "n": 2, "seed": 5}
+        | {"stop": ["\n"], "include_stop_str_in_output": True, "logprobs": True}
+    ]
+    assert isinstance(reply, Reply)
+    assert reply.choices == [Choice("a", "stop", -0.5), Choice("b", "stop", -0.5)]
+    assert (reply.prompt_tokens, reply.new_tokens) == (7, 6)
+
+
+@pytest.mark.parametrize("trouble", ["drop", "tear", 500, 503, 429, 0.4, {"choices": []}, {"oh": "no"}], ids=str)
+def test_trouble_is_met_with_another_try(trouble):
+    with serving(lambda _, number: trouble if number < 3 else answer("at last")) as (url, seen):
+        reply = ask(url, limit=0.2)
+    assert isinstance(reply, Reply)
+    assert reply.choices[0].text == "at last"
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize(
+    ("trouble", "words"), [("drop", "disconnected"), (500, "status 500"), (0.4, "within 0.2 s"), (429, "429")]
+)
+def test_trouble_without_end_is_a_failure(trouble, words):
+    with serving(lambda *_: trouble) as (url, seen):
+        reply = ask(url, limit=0.2)
+    assert isinstance(reply, Failed)
+    assert words in reply.reason
+    assert reply.attempts == len(seen) == 3
+
+
+def test_a_bad_request_is_not_repeated():
+    with serving(lambda *_: 400) as (url, seen):
+        reply = ask(url)
+    assert reply == Failed('status 400: {"error": "status 400 by script"}', 1)
+    assert len(seen) == 1
+
+
+def test_back_off_grows_and_heeds_the_server():
+    def times(script, **changes):
+        moments = []
+
+        def timed(request, number):
+            moments.append(time.monotonic())
+            return script(request, number)
+
+        with serving(timed) as (url, _):
+            ask(url, **changes)
+        return [later - sooner for sooner, later in pairwise(moments)]
+
+    first, second = times(lambda *_: 500, pause=0.1)
+    assert 0.075 <= first <= second
+    assert second >= 0.15
+    assert times(lambda *_: (429, {"Retry-After": "1"}), attempts=2)[0] >= 1.0
+
+
+def test_many_at_once_and_one_that_fails():
+    def script(request, _):
+        text = request["messages"][0]["content"]
+        return "drop" if text == "7" else answer(text)
+
+    requests = [Request([{"role": "user", "content": str(k)}], 8) for k in range(40)]
+    with serving(script) as (url, seen), endpoint(url, concurrent=8) as server:
+        replies = dict(server.ask_all(requests))
+    assert sorted(replies) == list(range(40))
+    assert isinstance(replies.pop(7), Failed)
+    assert all(reply.choices[0].text == str(number) for number, reply in replies.items())
+    assert len(seen) == 39 + 3
+
+
+def test_requests_run_side_by_side_and_are_taken_as_there_is_room():
+    taken = []
+
+    def requests():
+        for number in range(8):
+            taken.append(number)
+            yield HELLO
+
+    with serving(lambda *_: 0.3) as (url, _), endpoint(url, concurrent=4) as server:
+        begin = time.monotonic()
+        replies = server.ask_all(requests())
+        next(replies)
+        assert len(taken) == 4
+        assert len(list(replies)) == 7
+        assert time.monotonic() - begin < 1.5  # one after the other: 2.4
+
+
+def test_leaving_early_does_not_wait():
+    with serving(lambda _, number: answer("fast") if number == 1 else 3.0) as (url, _):
+        begin = time.monotonic()
+        with endpoint(url, concurrent=4) as server:
+            next(server.ask_all([HELLO] * 8))
+        assert time.monotonic() - begin < 1.0
+
+
+def connect(url, model=""):
+    with Endpoint(url, model) as server:
+        return server.connect().model
+
+
+def test_connecting_settles_on_the_model_of_the_server():
+    with serving(lambda *_: answer("x"), model="only") as (url, _):
+        assert connect(url) == connect(url, "only") == "only"
+        with pytest.raises(ValueError, match=r"must be one that .* serves: only; got 'other'"):
+            connect(url, "other")
+        with pytest.raises(ConnectionError, match="usually ends in /v1"):
+            connect(url.removesuffix("/v1"))
+    with pytest.raises(ConnectionError, match="server must answer"):
+        connect(url)
+    with pytest.raises(ValueError, match="server must be an address"):
+        Endpoint("localhost:8000")

@@ -1,12 +1,13 @@
 # make demo   set everything up and watch Sudoku puzzles being solved
 # make test   set everything up and run all checks: lint, types, tests
+# make docs   set everything up and build the documentation into site/
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint types format bench bench-gpu clean
+.PHONY: demo test lint types format docs notebooks bench bench-gpu clean
 
 demo: $(VENV)/demo.installed
 	$(BIN)/ttcnet sudoku demo
@@ -25,6 +26,15 @@ format: $(VENV)/test.installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/test.installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "Open site/index.html."
+
+# run the notebooks and keep what they show
+notebooks: $(VENV)/test.installed
+	$(PIP) --editable '.[notebooks]'
+	$(BIN)/python notebooks/run.py
+
 bench: $(VENV)/test.installed
 	$(BIN)/python -m benchmarks lqr --out benchmarks/results/lqr-cpu.csv
 	$(BIN)/python -m benchmarks tables
@@ -35,7 +45,7 @@ bench-gpu: $(VENV)/test.installed
 	$(BIN)/python -m benchmarks tables
 
 clean:
-	rm -rf $(VENV) demo bench
+	rm -rf $(VENV) demo bench site
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

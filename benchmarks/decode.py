@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,15 +40,21 @@ class DecodePoint:
 def measure_decoding(
     shape: str, device: str, prompt: int, new: int, repeats: int, horizons: tuple[int, ...] = HORIZONS
 ) -> Iterator[tuple[DecodePoint, dict[str, Any]]]:
-    """Batch 1, bfloat16, random weights: without TTC layers, then with one in every eighth block, at each horizon."""
+    """Batch 1, bfloat16, random weights: without TTC layers (inserted but disabled), and with one in every eighth
+    block, at each horizon."""
     model = _model(shape, device)
-    for compiled in (False, True):
-        yield _measure(model, DecodePoint(shape, 0, compiled, prompt, new, device), repeats)
     adapter.insert(model, adapter.TTCAdapterConfig(every=8, heads=16, zero_init=False))
-    for compiled in (False, True):
-        for horizon in horizons:
-            adapter.set_horizon(model, horizon)
-            yield _measure(model, DecodePoint(shape, horizon, compiled, prompt, new, device), repeats)
+
+    def points(compiled: bool) -> list[DecodePoint]:
+        return [DecodePoint(shape, horizon, compiled, prompt, new, device) for horizon in (0, *horizons)]
+
+    # eager in turns, since the host's speed, which is what counts there, drifts; compiled one by one
+    turns = [[_generate(model, point) for point in points(False)] for _ in range(2 + repeats)]
+    for point, *seconds in zip(points(False), *turns, strict=True):
+        yield point, _summary(seconds[2:], new)
+    for point in points(True):
+        torch._dynamo.reset()
+        yield point, _summary([_generate(model, point) for _ in range(2 + repeats)][2:], new)
 
 
 def _model(shape: str, device: str) -> LlamaForCausalLM:
@@ -62,23 +69,27 @@ def _model(shape: str, device: str) -> LlamaForCausalLM:
 
 
 @torch.inference_mode()
-def _measure(model: Any, point: DecodePoint, repeats: int) -> tuple[DecodePoint, dict[str, Any]]:
-    torch._dynamo.reset()  # what was compiled for the point before
+def _generate(model: Any, point: DecodePoint) -> float:
+    """Seconds to generate once."""
     tokens = torch.randint(0, model.config.vocab_size, (1, point.prompt), device=point.device)
     options: dict[str, Any] = dict(max_new_tokens=point.new, min_new_tokens=point.new, do_sample=False, pad_token_id=0)
     if point.compiled:
         options["cache_implementation"] = "static"
-    seconds = []
-    for _ in range(2 + repeats):
+    adapter.set_horizon(model, point.horizon or HORIZONS[0])
+    with adapter.disabled(model) if point.horizon == 0 else nullcontext():
         _wait(point.device)
         begin = time.perf_counter()
         out = model.generate(tokens, attention_mask=torch.ones_like(tokens), **options)
         _wait(point.device)
-        seconds.append(time.perf_counter() - begin)
-        assert out.shape[1] == point.prompt + point.new
-    middle = statistics.median(seconds[2:])
-    per_token = 1e3 * middle / point.new
-    return point, {"ms_per_token": per_token, "tokens_per_second": point.new / middle, "repeats": repeats}
+    assert out.shape[1] == point.prompt + point.new
+    return time.perf_counter() - begin
+
+
+def _summary(seconds: list[float], new: int) -> dict[str, Any]:
+    middle = statistics.median(seconds)
+    each = {"ms_per_token": middle, "ms_fastest": min(seconds), "ms_slowest": max(seconds)}
+    milliseconds = {name: 1e3 * value / new for name, value in each.items()}
+    return milliseconds | {"tokens_per_second": new / middle, "repeats": len(seconds)}
 
 
 def _wait(device: str) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from . import __version__
+from .data.commands import data
+from .evaluate.analyse import app as analyse
 from .evaluate.commands import app as evaluate
 from .evaluate.likelihood_command import likelihood
 from .tasks.countdown.commands import app as countdown
@@ -23,7 +25,9 @@ app.add_typer(sudoku, name="sudoku")
 app.add_typer(countdown, name="countdown")
 evaluate.command()(likelihood)
 app.add_typer(evaluate, name="eval")
+app.add_typer(analyse, name="analyse")
 app.command()(sft)
+app.command()(data)
 
 
 def _version(asked: bool) -> None:

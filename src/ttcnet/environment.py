@@ -16,10 +16,10 @@ from .lqr import backends
 PACKAGES = ("torch", "triton", "numba", "transformers", "numpy")
 
 
-def versions() -> dict[str, str]:
-    """Versions of ttcnet, Python and the packages that matter; "not installed" where they are not."""
+def versions(*others: str) -> dict[str, str]:
+    """Versions of ttcnet, Python, the packages that matter and `others`; "not installed" where they are not."""
     found = {"ttcnet": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
+    for package in (*PACKAGES, *others):
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

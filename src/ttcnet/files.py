@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,18 @@ def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.tmp")
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(kept, unfinished, metadata={"facts": json.dumps(facts)})
+    with writing(path):
+        save_file(kept, unfinished, metadata={"facts": json.dumps(facts)})
     os.replace(unfinished, path)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """While safetensors writes there: its complaint, of a full disk say, as an OSError."""
+    try:
+        yield
+    except SafetensorError as error:
+        fail(str(path), "must be writable", error, "Make room for it, or choose another folder.", OSError)
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -40,19 +52,24 @@ def is_first_process() -> bool:
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What `save` was given. A file that is damaged, or none of ours, is an error."""
-    try:
-        with safe_open(path, "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return tensors, json.loads(file.metadata()["facts"])
-    except (SafetensorError, json.JSONDecodeError, KeyError, TypeError) as error:
-        rule = "must be a whole safetensors file that ttcnet wrote"
-        fail(str(path), rule, f"{type(error).__name__}: {error}", "Fetch or save it again.")
+    with _reading(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["facts"])  # noqa: SIM118
 
 
 def facts(path: Path) -> dict[str, Any]:
     """The facts alone."""
-    with safe_open(path, "pt") as file:
+    with _reading(path) as file:
         return json.loads(file.metadata()["facts"])
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[Any]:
+    try:
+        with safe_open(path, "pt") as file:
+            yield file
+    except (SafetensorError, json.JSONDecodeError, KeyError, TypeError) as error:
+        rule = "must be a whole safetensors file that ttcnet wrote"
+        fail(str(path), rule, f"{type(error).__name__}: {error}", "Fetch or save it again.")
 
 
 def digest(tensors: dict[str, Tensor]) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,34 +22,63 @@ class Row(NamedTuple):
     content: dict[str, Any]
 
 
-def rows(source: str, split: str = "train") -> Iterator[Row]:
-    """The rows of a JSON Lines file, plain or gzip, or of a dataset of the Hub, "owner/name"."""
+def rows(source: str, split: str = "train", **options: Any) -> Iterator[Row]:
+    """The rows of a JSON Lines file, plain or gzip, or of a dataset of the Hub, "owner/name", for which `options` are
+    those of `datasets.load_dataset`."""
     path = Path(source)
     if path.is_file():
         yield from _lines(path)
-    elif source.count("/") == 1 and not path.suffix.startswith((".json", ".gz")):
-        datasets = require("datasets", "sft", "Reading from the Hub")
-        for number, content in enumerate(datasets.load_dataset(source, split=split), 1):
+    elif _is_name(source):
+        for number, content in enumerate(_dataset(source, split, **options), 1):
             yield Row(f"{source} row {number}", content)
     else:
         remedy = "Pass a file with one JSON object a line, or the name of a dataset of the Hub, owner/name."
-        fail("data", "must be a file", f"{source!r}, which does not exist", remedy, FileNotFoundError)
+        value = f"{source!r}, which {'is a folder' if path.is_dir() else 'does not exist'}"
+        fail("data", "must be a file", value, remedy, FileNotFoundError)
+
+
+def count(source: str, split: str = "train") -> int | None:
+    """How many `rows` gives, or a few more: to tell the time left. None if that cannot be told."""
+    path = Path(source)
+    if not path.is_file():
+        return len(_dataset(source, split)) if _is_name(source) else None
+    with suppress(OSError, EOFError, zlib.error), _open(path, "rb") as file:
+        return sum(1 for _ in file)
+    return None
+
+
+def _is_name(source: str) -> bool:
+    return source.count("/") == 1 and not Path(source).suffix.startswith((".json", ".gz"))
+
+
+def _dataset(source: str, split: str, **options: Any) -> Any:
+    return require("datasets", "sft", "Reading from the Hub").load_dataset(source, split=split, **options)
+
+
+def _open(path: Path, mode: str, **options: Any) -> Any:
+    return gzip.open(path, mode, **options) if path.suffix == ".gz" else path.open(mode, **options)
 
 
 def _lines(path: Path) -> Iterator[Row]:
-    opener: Any = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            place = f"{path} line {number}"
-            try:
-                content = json.loads(line)
-            except ValueError as error:
-                fail("data", "must have one JSON object a line", f"{place}: {error}", "Correct the line.")
-            if not isinstance(content, dict):
-                fail("data", "must have one JSON object a line", f"{place}: {line[:40]!r}", "Correct the line.")
-            yield Row(place, content)
+    number = 0
+    try:
+        with _open(path, "rt", encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield Row(f"{path} line {number}", _object(line, f"{path} line {number}"))
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        kind = "whole gzip of UTF-8 text" if path.suffix == ".gz" else "UTF-8 text"
+        fail("data", f"must be {kind}", f"{path}, after line {number}: {error}", "Fetch or write the file again.")
+
+
+def _object(line: str, place: str) -> dict[str, Any]:
+    try:
+        content = json.loads(line)
+    except ValueError as error:
+        fail("data", "must have one JSON object a line", f"{place}: {error}", "Correct the line.")
+    if not isinstance(content, dict):
+        fail("data", "must have one JSON object a line", f"{place}: {line[:40]!r}", "Correct the line.")
+    return content
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -55,10 +86,10 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def cut_log(log: Path, step: int) -> None:
-    """Drop the lines that a killed run wrote after its last checkpoint, at `step`."""
+    """Drop what a killed run wrote after its last checkpoint, at `step`, and a line that it left half-written."""
     if log.exists():
-        lines = [line for line in log.read_text().splitlines() if json.loads(line)["step"] <= step]
-        write_text(log, "".join(f"{line}\n" for line in lines))
+        whole = [line for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        write_text(log, "".join(line for line in whole if json.loads(line)["step"] <= step))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -60,7 +60,7 @@ def test_decay_of_A_per_state_or_per_head(plan, size):
 @pytest.mark.parametrize("regime", REGIMES)
 @pytest.mark.parametrize("horizon", [1, 2, 3, 8, 31, 64, 256])
 def test_float32_is_accurate(plan, regime, horizon):
-    for seed in range(3):
+    for seed in range(3 if horizon < 256 else 1):
         single = cast(draw(regime, tokens=8, heads=4, seed=seed), torch.float32)
         exact, g = cast(single, torch.float64), weights(single)
         errors = relative_errors(differentiate(plan, single, horizon, g), differentiate(plan, exact, horizon, g))

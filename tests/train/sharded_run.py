@@ -1,10 +1,4 @@
-"""A short training run of a model with TTC layers, by one process or spread over several by torch's fully_shard:
-
-python -m torch.distributed.run --standalone --nproc-per-node 2 -m tests.train.sharded_run FOLDER all
-"""
-
-import sys
-from pathlib import Path
+"""A short training run of a model with TTC layers, by one process or spread over several by torch's fully_shard."""
 
 import torch
 import torch.distributed as dist
@@ -14,11 +8,12 @@ from torch.distributed.fsdp import fully_shard
 import ttcnet.adapter as adapter
 from tests.train.tiny import model
 from ttcnet import files
-from ttcnet.train.state import gather
+from ttcnet.train.state import gather, scatter
 
 
 def build(train, shard):
-    net = adapter.insert(model(), adapter.TTCAdapterConfig(every=2, heads=2, state_size=8, rank=4, zero_init=False))
+    base = model(tie_word_embeddings=train == "all")
+    net = adapter.insert(base, adapter.TTCAdapterConfig(every=2, heads=2, state_size=8, rank=4, zero_init=False))
     adapter.freeze_base(net) if train == "inserted" else adapter.train_all(net)
     if shard:
         for layer in net.model.layers:
@@ -38,10 +33,9 @@ def steps(net, optimizer, first, last, rank=0, world=1):
         optimizer.zero_grad()
 
 
-def main(folder, train):
+def main(folder, train, rank, world):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
+    dist.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=world)
     net, optimizer = build(train, shard=True)
     steps(net, optimizer, 0, 20, rank, world)
     adapter.save(net, folder / "adapter")
@@ -52,11 +46,10 @@ def main(folder, train):
         weights = get_model_state_dict(net, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
         if rank == 0:
             net.save_pretrained(folder / "model", state_dict=weights)
+    dist.barrier()
+    net, optimizer = build(train, shard=True)
+    scatter(net, optimizer, *files.load(folder / "state.safetensors"), "the checkpoint")
     steps(net, optimizer, 20, 25, rank, world)
     adapter.save(net, folder / "later")
     dist.barrier()
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from tests.train.tiny import WORDS, model, sums, tokenizer
-from ttcnet.records import Row, rows
+from tests.train.tiny import CHAT, WORDS, model, sums, tokenizer
+from ttcnet.records import Row, count, rows
 from ttcnet.train.examples import IGNORED, conversation, prepare, tokenize
 
 PAIR = {"problem": "1 + 2 = ?", "solution": "the answer is 3"}
@@ -31,6 +31,21 @@ def test_every_answer_of_a_conversation_is_learned():
     assert words(example.labels) == ["2", "<eos>", "3", "<eos>"]
 
 
+def test_conversations_as_many_sets_of_the_hub_have_them():
+    turns = [{"from": "human", "value": "1 + 2 = ?"}, {"from": "gpt", "value": "the answer is 3"}]
+    assert conversation({"conversations": turns, "question": "1 + 2 = ?"}) == conversation(PAIR)
+    turns = [{"from": "user", "value": "1 + 2 = ?"}, {"from": "assistant", "value": "the answer is 3"}]
+    assert conversation({"conversations": turns}) == conversation(PAIR)
+
+
+def test_a_row_that_the_template_refuses_is_named():
+    made = tokenizer()
+    refusal = "{% if messages[0].role == 'system' %}{{ raise_exception('no system here') }}{% endif %}"
+    made.chat_template = refusal + CHAT
+    with pytest.raises(ValueError, match="row 7: no system here"):
+        prepare([Row("row 7", PAIR)], made, system="the")
+
+
 def test_without_a_chat_template():
     example = tokenize(conversation(PAIR), tokenizer(chat=False))
     assert words(example.input_ids) == ["1", "+", "2", "=", "?", "the", "answer", "is", "3", "<eos>"]
@@ -48,13 +63,16 @@ def test_a_template_that_rewrites_earlier_turns_is_refused():
 @pytest.mark.parametrize(
     ("row", "fault"),
     [
-        ({"problem": "1"}, "no answer: it needs one of solution, completion, response"),
+        ({"problem": "1"}, "no answer: it needs a text called solution or completion or response"),
         ({"problem": "1", "solution": "  "}, "no answer"),
         ({"solution": "1"}, "no prompt"),
         ({"messages": "hello"}, "messages is no list"),
         ({"messages": [{"role": "robot", "content": "1"}]}, "a role is 'robot'"),
         ({"messages": [{"role": "user", "content": None}]}, "the content of a user message is no text"),
         ({"messages": [{"role": "user", "content": "1"}]}, "no assistant message holds an answer"),
+        ({"messages": []}, "no assistant message holds an answer"),
+        ({"conversations": [{"from": ["gpt"], "value": "1"}]}, r"a role is \['gpt'\], not one of"),
+        ({"prompt": [{"role": "user", "content": "1"}]}, "no prompt: it needs messages, or a text called prompt"),
     ],
 )
 def test_rows_with_faults_are_named(row, fault, tmp_path):
@@ -88,6 +106,17 @@ def test_files_that_are_none(tmp_path):
     (tmp_path / "bad.jsonl").write_text('{"problem": \n')
     with pytest.raises(ValueError, match=r"bad.jsonl line 1: Expecting value"):
         list(rows(str(tmp_path / "bad.jsonl")))
+    with pytest.raises(FileNotFoundError, match="which is a folder"):
+        list(rows(str(tmp_path)))
+    (tmp_path / "other.jsonl").write_bytes(b'{"problem": "1"}\n\xff\n')
+    with pytest.raises(ValueError, match=r"must be UTF-8 text; got .*other.jsonl, after line \d: 'utf-8' codec"):
+        list(rows(str(tmp_path / "other.jsonl")))
+    whole = gzip.compress(json.dumps(PAIR).encode())
+    for content in (b"no gzip", whole[:30], whole[:20] + b"xx" + whole[22:]):
+        (tmp_path / "cut.jsonl.gz").write_bytes(content)
+        with pytest.raises(ValueError, match=r"must be whole gzip of UTF-8 text; got .*cut.jsonl.gz, after line 0: "):
+            list(rows(str(tmp_path / "cut.jsonl.gz")))
+        count(str(tmp_path / "cut.jsonl.gz"))  # does not complain
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(ValueError, match="data must have at least one row"):
         prepare(rows(str(tmp_path / "empty.jsonl")), tokenizer())

@@ -1,35 +1,21 @@
-"""Fine-tuning: what is trained, horizons, packing, resumption, files, complaints."""
+"""Fine-tuning: what is trained, and how; horizons, packing, results."""
 
 import json
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, TrainerCallback
 
 import ttcnet.adapter as adapter
-from tests.train.tiny import model, sums, tokenizer
+from tests.train.conftest import ADAPTER
+from tests.train.tiny import model, tokenizer
 from ttcnet.nn.horizon import parse
-from ttcnet.records import rows
 from ttcnet.train import sft
-from ttcnet.train.examples import prepare
-from ttcnet.train.fine_tuner import Horizons
-from ttcnet.train.settings import settings, values_of
+from ttcnet.train.fine_tuner import checkpoints
+from ttcnet.train.kept import examples_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of trl, datasets and transformers, to each other
-ADAPTER = {"every": 2, "heads": 2, "state_size": 8, "rank": 4}
-
-
-@pytest.fixture
-def make(tmp_path):
-    data = sums(tmp_path / "data.jsonl")
-
-    def made(out="run", **changes):
-        values = dict(model="tiny", data=str(data), out=str(tmp_path / out), adapter=ADAPTER, batch=8, device_batch=4)
-        values |= dict(steps=6, lr=3e-3, bf16=False, save_every=2, log_every=2, check_pointing=False)
-        return settings(values | changes)
-
-    return made
 
 
 def weights(of):
@@ -53,66 +39,60 @@ def test_what_is_trained(train, make):
 
 
 def test_the_loss_falls_and_the_log_says_so(make, tmp_path):
-    sft.fine_tune(make(steps=30, adapter=None), model(), tokenizer())
+    sft.fine_tune(make(steps=25, save_every=100, adapter=None), model(), tokenizer())
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in log] == list(range(2, 31, 2))
+    assert [line["step"] for line in log] == [*range(2, 25, 2), 25]
     assert log[-1]["loss"] < log[0]["loss"] - 1
-    assert log[-1]["lr"] == pytest.approx(3e-4, rel=0.2)  # a tenth
+    assert log[0]["lr"] == pytest.approx(3e-3)  # after 2 steps of warm-up
+    assert log[-1]["lr"] == pytest.approx(3e-4)  # a tenth
+    assert log[-1]["tokens"] == 25 * 8 * 12
     assert all(line["tokens_per_second"] > 0 for line in log)
 
 
-class KilledError(Exception):
-    """Ends a run from within, as a signal would."""
+def test_a_run_of_one_step_learns(make):
+    trained = sft.fine_tune(make(steps=1), model(), tokenizer())
+    assert not torch.equal(trained.lm_head.weight, model().lm_head.weight)
 
 
-@pytest.mark.parametrize("train", ["all", "inserted"])
-def test_a_killed_run_ends_at_the_same_weights(train, make, monkeypatch):
-    options = dict(train=train, adapter=ADAPTER | {"dropout": 0.1})
-    whole = sft.fine_tune(make("whole", **options), model(), tokenizer())
-    at_step = Horizons.on_step_begin
+def test_all_tokens_of_answers_count_alike(make, tmp_path):
+    """However the rows of a step, of unequal length, are shared out."""
+    answers = [{"problem": "1 + 1 = ?", "solution": "the " * count} for count in (1, 2, 9, 1, 5, 3, 1, 1)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
 
-    def kill(self, args, state, control, **others):
-        if state.global_step == 5:
-            raise KilledError
-        at_step(self, args, state, control, **others)
+    class Gradients(TrainerCallback):
+        found = ()
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Horizons, "on_step_begin", kill)
-        with pytest.raises(KilledError):
-            sft.fine_tune(make("killed", **options), model(), tokenizer())
-    torch.manual_seed(99)  # whatever happens in between
-    again = sft.fine_tune(make("killed", **options), model(seed=1 if train == "all" else 0), tokenizer())
-    for name, value in weights(whole).items():
-        assert torch.equal(value, weights(again)[name]), name
-    folders = [Path(make(name).out) for name in ("whole", "killed")]
-    logs = [[json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()] for folder in folders]
-    assert [(line["step"], line["loss"]) for line in logs[0]] == [(line["step"], line["loss"]) for line in logs[1]]
+        def on_pre_optimizer_step(self, args, state, control, model, **_):
+            self.found = [parameter.grad.clone() for parameter in model.parameters()]
+
+    def gradients(device_batch):
+        config, kept = make(str(device_batch), device_batch=device_batch, steps=1), Gradients()
+        net = adapter.insert(model(), adapter.TTCAdapterConfig(**ADAPTER, zero_init=False))
+        examples = examples_of(config, tokenizer(), Path(config.out))
+        sft._trainer(net, tokenizer(), config, examples, kept).train()
+        return kept.found
+
+    for whole, parts in zip(gradients(8), gradients(2), strict=True):
+        assert torch.allclose(whole, parts, rtol=1e-4, atol=1e-7)
 
 
-def test_no_checkpoint_is_pickled_or_half_written(make, tmp_path):
-    sft.fine_tune(make(), model(), tokenizer())
-    suffixes = {path.suffix for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    assert suffixes <= {".safetensors", ".json", ".jsonl", ".md", ".jinja"}
-    assert sorted(path.name for path in (tmp_path / "run").glob("checkpoint-*")) == ["checkpoint-4", "checkpoint-6"]
+@pytest.mark.parametrize("insert", ["ttc", "mamba", "gdn", "mesanet"])
+def test_norms_biases_and_rates_do_not_decay(insert, make):
+    config = make(adapter=ADAPTER | {"insert": insert})
+    net = sft._insert(model(), config)
+    trainer = sft._trainer(net, tokenizer(), config, examples_of(config, tokenizer(), Path(config.out)))
+    decays, stays = ({id(x) for x in group["params"]} for group in trainer.create_optimizer().param_groups)
+    for name, parameter in net.named_parameters():
+        plain = parameter.ndim < 2 or name.endswith(("bias", "A_log", ".D", "ridge"))
+        assert id(parameter) in (stays if plain else decays), name
 
 
-def test_a_save_that_dies_leaves_the_last_checkpoint(make, monkeypatch, tmp_path):
-    from ttcnet.train import fine_tuner
-
-    real = fine_tuner.save
-
-    def dies(path, *rest):
-        if "checkpoint-4" in str(path) and path.name.startswith("random"):
-            raise KilledError
-        real(path, *rest)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(fine_tuner, "save", dies)
-        with pytest.raises(KilledError):
-            sft.fine_tune(make(), model(), tokenizer())
-    assert sft.get_last_checkpoint(str(tmp_path / "run")).endswith("checkpoint-2")
-    sft.fine_tune(make(), model(), tokenizer())
-    assert not list((tmp_path / "run").glob("*.tmp"))
+def test_a_loss_that_is_no_number_ends_the_run(make, tmp_path):
+    broken = model()
+    broken.lm_head.weight.data[3] = torch.nan
+    with pytest.raises(ValueError, match="loss must be a finite number; got nan at step 2"):
+        sft.fine_tune(make(), broken, tokenizer())
+    assert not checkpoints(tmp_path / "run")
 
 
 def test_horizons_are_drawn_step_by_step(make, monkeypatch):
@@ -125,15 +105,15 @@ def test_horizons_are_drawn_step_by_step(make, monkeypatch):
     assert len(set(seen)) > 1
 
 
-def test_the_horizon_of_the_result_is_the_configurations(make, tmp_path):
-    trained = sft.fine_tune(make(adapter=ADAPTER | {"horizon": 5}), model(), tokenizer())
+def test_the_horizon_of_the_result_is_the_configurations(finished):
+    folder, trained, _ = finished
     assert trained.config.horizon == 5
-    assert AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model").config.horizon == 5
+    assert AutoModelForCausalLM.from_pretrained(folder / "model").config.horizon == 5
 
 
 def test_rows_in_a_pack_do_not_see_each_other(make):
     config = make(packing=True, max_length=32, batch=1, device_batch=1)
-    examples = prepare(rows(config.data), tokenizer())
+    examples = examples_of(config, tokenizer(), Path(config.out))
     net = model()
     adapter.insert(net, adapter.TTCAdapterConfig(every=2, heads=2, zero_init=False))
     trainer = sft._trainer(net, tokenizer(), config, examples)
@@ -148,100 +128,29 @@ def test_rows_in_a_pack_do_not_see_each_other(make):
             assert torch.allclose(packed[begin:end], alone, atol=1e-5)
 
 
-def test_the_result_can_be_loaded(make, tmp_path):
-    trained = sft.fine_tune(make(train="inserted"), model(), tokenizer()).eval()
+def test_the_result_can_be_loaded(make, finished, tmp_path):
+    trained = sft.fine_tune(make(train="inserted", steps=2), model(), tokenizer()).eval()
     again = adapter.load(model(), tmp_path / "run" / "adapter").eval()
     ids = torch.randint(6, 20, (2, 7))
     assert torch.equal(trained(ids).logits, again(ids).logits)
-    whole = sft.fine_tune(make("whole"), model(), tokenizer()).eval()
-    again = AutoModelForCausalLM.from_pretrained(tmp_path / "whole" / "model").eval()
+    folder, whole, _ = finished
+    again = AutoModelForCausalLM.from_pretrained(folder / "model").eval()
     assert torch.equal(whole(ids).logits, again(ids).logits)
 
 
-def test_complaints(make, tmp_path):
-    with pytest.raises(ValueError, match="packing must be off with gdn"):
-        sft.fine_tune(make("a", packing=True, max_length=32, adapter=ADAPTER | {"insert": "gdn"}), model(), tokenizer())
-    with pytest.raises(ValueError, match="batch must be a multiple of device_batch 4 times 1 processes"):
-        sft.fine_tune(make("b", batch=6), model(), tokenizer())
-    with pytest.raises(ValueError, match="max_length must be given: the model takes 4 tokens"):
-        sft.fine_tune(make("c"), model(max_position_embeddings=4), tokenizer())
-    sft.fine_tune(make("d", steps=2), model(), tokenizer())
-    with pytest.raises(ValueError, match=r"settings must be those of the run .*'lr': \(0.003, 0.1\)"):
-        sft.fine_tune(make("d", steps=2, lr=0.1), model(), tokenizer())
-
-
-def test_settings_from_a_file(tmp_path):
-    path = tmp_path / "run.toml"
-    path.write_text('model = "m"\ndata = "d"\nout = "o"\nlr = 1e-4\n[adapter]\nevery = "16:2"\n')
-    found = settings(values_of(path) | {"out": "elsewhere"})
-    assert (found.lr, found.out, found.adapter, found.weight_decay) == (1e-4, "elsewhere", {"every": "16:2"}, 0.1)
-    assert settings(dict(model="m", data="d", out="o", adapter="none")).adapter is None
-    with pytest.raises(ValueError, match=r"a.toml must hold fields among .*; got rate"):
-        settings(dict(model="m", rate=3), "a.toml")
-    with pytest.raises(ValueError, match="must name model, data and out; got no data, out"):
-        settings(dict(model="m"))
-    with pytest.raises(ValueError, match="train must not be 'inserted'"):
-        settings(dict(model="m", data="d", out="o", adapter=None, train="inserted"))
-    (tmp_path / "other.toml").write_text('extends = "run.toml"\nlr = 2e-4\n')
-    assert settings(values_of(tmp_path / "other.toml")).lr == 2e-4
-    assert settings(values_of(tmp_path / "other.toml")).adapter == {"every": "16:2"}
-    path.write_text("model = \n")
-    with pytest.raises(ValueError, match=r"run.toml must be TOML"):
-        values_of(path)
-
-
-RECIPES = [path for path in (Path(__file__).parents[2] / "recipes/math").glob("*.toml") if path.stem != "common"]
-
-
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_the_recipes_of_the_papers_table(path):
-    """Each says what its name does, and otherwise what the paper does."""
-    found = settings(values_of(path), path.name)
-    assert (found.batch, found.lr, found.weight_decay, found.warm_up, found.epochs) == (96, 2e-5, 0.1, 0.1, 1)
-    assert found.train == "all"
-    row = path.stem.rsplit("-", 1)[1]
-    if row == "full":
-        assert found.adapter is None
-    else:
-        config = adapter.TTCAdapterConfig.from_dict(found.adapter)
-        assert (config.insert, config.every, config.heads, config.rank) == (row, 8, 16, 16)
-        assert config.places(32) == {7: 1, 15: 1, 23: 1, 31: 1}
-
-
-def test_the_command(tmp_path):
-    from typer.testing import CliRunner
-
-    from ttcnet.cli import app
-
-    data, base = sums(tmp_path / "data.jsonl"), tmp_path / "base"
-    model().save_pretrained(base)
-    tokenizer().save_pretrained(base)
-    file = tmp_path / "run.toml"
-    file.write_text(f'model = "{base}"\nsteps = 9\nbf16 = false\n[adapter]\nevery = 2\nheads = 2\nstate_size = 8\n')
-    options = ["--data", str(data), "--out", str(tmp_path / "run"), "--steps", "2", "--batch", "4", "--heads", "4"]
-    done = CliRunner().invoke(app, ["sft", str(file), *options, "--train", "inserted"])
-    assert done.exit_code == 0, done.output
-    assert f"The adapter is in {tmp_path / 'run' / 'adapter'}" in done.output
-    kept = json.loads((tmp_path / "run" / "settings.json").read_text())["settings"]
-    assert kept["adapter"] == {"every": 2, "heads": 4, "state_size": 8}
-    assert kept["steps"] == 2
-    failed = CliRunner().invoke(app, ["sft", str(file), "--out", "x"])
-    assert failed.exit_code == 1
-    assert "must name model, data and out; got no data" in failed.output
-
-
-def test_only_complaints_come_without_a_traceback(tmp_path, monkeypatch):
-    from typer.testing import CliRunner
-
-    from ttcnet.cli import app
-
-    def broken(_):
-        raise ValueError("something inside")
-
-    monkeypatch.setattr(sft, "fine_tune", broken)
-    done = CliRunner().invoke(app, ["sft", "--model", "m", "--data", "d", "--out", str(tmp_path)])
-    assert isinstance(done.exception, ValueError)
-    monkeypatch.undo()
-    done = CliRunner().invoke(app, ["sft", "--model", "m", "--data", "d", "--out", str(tmp_path), "--batch", "0"])
-    assert isinstance(done.exception, SystemExit)
-    assert "batch must be a whole number of 1 or more; got 0" in done.output
+@pytest.mark.slow
+def test_compiled_layers_stay_compiled_whatever_the_horizon(make, monkeypatch):
+    real, limits = torch.nn.Module.compile, torch._dynamo.config
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda part: real(part, backend="eager"))  # traced, not built
+    monkeypatch.setattr(limits, "recompile_limit", limits.recompile_limit)
+    counts = torch._dynamo.utils.counters
+    torch._dynamo.reset()
+    counts.clear()
+    options = dict(horizon="uniform:1,32", steps=14, batch=4, save_every=100, check_pointing=True)
+    compiled = sft.fine_tune(make("compiled", compiled=True, **options), model(), tokenizer())
+    horizons = {parse("uniform:1,32").at(step) for step in range(14)}
+    assert counts["stats"]["unique_graphs"] > len(horizons) > 8
+    assert counts["frames"]["ok"] == counts["frames"]["total"]
+    plain = sft.fine_tune(make("plain", **options), model(), tokenizer())
+    for one, two in zip(compiled.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(one, two, atol=1e-5)

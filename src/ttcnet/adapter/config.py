@@ -30,7 +30,7 @@ class TTCAdapterConfig:
         dropout: share of what a layer adds that is dropped in training.
         zero_init: start with an output of zero, so that the model starts unchanged.
 
-    Example:
+    Examples:
         >>> TTCAdapterConfig(every="4:2", heads=8).places(8)
         {3: 2, 7: 2}
     """

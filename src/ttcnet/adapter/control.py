@@ -22,7 +22,7 @@ from .insertion import Insertion
 def set_horizon(model: nn.Module, steps: int) -> None:
     """Have the TTC layers look `steps` ahead, from now on and when the model is saved; 0 switches them off.
 
-    Example:
+    Examples:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
         >>> from ttcnet.adapter import TTCAdapterConfig, insert
         >>> base = LlamaForCausalLM(LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=2))

@@ -31,7 +31,7 @@ def insert(model: Model, config: TTCAdapterConfig | None = None) -> Model:
             transformers, or one of these without its head.
         config: what to insert, and where.
 
-    Example:
+    Examples:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
         >>> base = LlamaForCausalLM(LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=8))
         >>> model = insert(base, TTCAdapterConfig(every=4, heads=4))
@@ -47,7 +47,7 @@ def insert(model: Model, config: TTCAdapterConfig | None = None) -> Model:
 def remove(model: Model) -> Model:
     """Take the layers out again: the base model, as it was or as it has been trained since. In place, and returned.
 
-    Example:
+    Examples:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
         >>> base = LlamaForCausalLM(LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=2))
         >>> type(remove(insert(base, TTCAdapterConfig(every=2, heads=4)))).__name__

@@ -28,7 +28,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     none. The file is written whole or not at all. The model may be wrapped, by PEFT say. Of several processes that
     share a model, all have to call this, and the first one writes.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from transformers import LlamaConfig, LlamaForCausalLM
         >>> from ttcnet.adapter import TTCAdapterConfig, insert

@@ -9,7 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from .lm import lm
+
 app = typer.Typer(help="Evaluate language models.", no_args_is_help=True, pretty_exceptions_enable=False)
+app.command()(lm)
 
 Names = Annotated[list[str], typer.Argument(help="math500, amc, aime24, aime25, gsm8k, or JSON Lines files.")]
 Model = Annotated[str, typer.Option(help="Folder or name of the Hub; with --server, the model's name there.")]

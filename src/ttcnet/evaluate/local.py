@@ -12,14 +12,11 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import ttcnet.models
-from ttcnet import adapter
-from ttcnet.adapter.storage import FILE as ADAPTER_FILE
 from ttcnet.errors import fail
-from ttcnet.extras import require
 
 from .decoding import Decoded, decode
 from .engine import CUT, Answer, Ask
+from .models import look_ahead, ttc_layers, with_adapter
 
 SHARE = 0.7  # of the free memory that a batch may take, by estimate
 
@@ -36,8 +33,7 @@ class Local:
         self.ends = sorted(ends - {None})
         pad = tokenizer.pad_token_id
         self.pad = pad if pad is not None else self.ends[0] if self.ends else 0
-        inserted = any(getattr(each, "inserted", None) == "ttc" for each in _configs(model))
-        self.plans = inserted or isinstance(model, ttcnet.models.TTCNetForCausalLM)
+        self.plans = bool(ttc_layers(model))
 
     def facts(self) -> dict[str, str]:
         """With a number for the weights, by their first values: another model under the same name is noticed."""
@@ -66,7 +62,7 @@ class Local:
         stop: tuple[str, ...] = (),
         watch: Callable[[float], None] = lambda _: None,
     ) -> Iterator[list[tuple[int, Answer]]]:
-        self._look_ahead(horizon)
+        look_ahead(self.model, horizon)
         prompts = [self.prompt(ask) for ask in asks]
         waiting = sorted(range(len(asks)), key=lambda number: -len(prompts[number]))  # what may not fit comes first
         most = self.most
@@ -119,14 +115,6 @@ class Local:
 
         return stopped if stop else None
 
-    def _look_ahead(self, horizon: int | None) -> None:
-        if horizon is None:
-            return
-        if isinstance(self.model, ttcnet.models.TTCNetForCausalLM):
-            self.model.config.horizon = horizon
-        else:
-            adapter.set_horizon(self.model, horizon)
-
     def _fitting(self, length: int) -> int:
         """How many rows of so many tokens fit, by a guarded estimate of the cache and of the scores; at least one."""
         config, size = self.model.config.get_text_config(), self.model.dtype.itemsize
@@ -145,18 +133,9 @@ def load(model: str, adapter_folder: Path | None = None, most: int | None = None
     net: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
     name = model
     if adapter_folder is not None:
-        name, lora = f"{model} + {adapter_folder}", (adapter_folder / "adapter_config.json").is_file()
-        if (adapter_folder / ADAPTER_FILE).is_file() or not lora:
-            net = adapter.load(net, adapter_folder)
-        if lora:
-            peft = require("peft", "sft", "LoRA")
-            net = peft.PeftModel.from_pretrained(net, adapter_folder).get_base_model()
+        net, name = with_adapter(net, adapter_folder), f"{model} + {adapter_folder}"
     place = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}" if on_gpu else "cpu"
     return Local(nn.Module.to(net, place), AutoTokenizer.from_pretrained(model), most, name)
-
-
-def _configs(model: Any) -> list[Any]:
-    return [module.config for module in model.modules() if hasattr(module, "config")]
 
 
 def _free(device: torch.device) -> int:

@@ -12,7 +12,7 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
     """The chance that at least one of `k` answers is right, estimated without bias from `n` answers of which `correct`
     are right (Chen et al. 2021).
 
-    Example:
+    Examples:
         >>> pass_at_k(8, 1, 1), pass_at_k(8, 1, 8), pass_at_k(8, 0, 8)
         (0.125, 1.0, 0.0)
     """
@@ -26,7 +26,7 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
 def wilson(right: int, total: int, z: float = 1.959964) -> tuple[float, float]:
     """Wilson's interval for a proportion, 95 % unless z says otherwise.
 
-    Example:
+    Examples:
         >>> low, high = wilson(0, 60)
         >>> f"{low:.3f} {high:.3f}"
         '0.000 0.060'

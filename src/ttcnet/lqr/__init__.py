@@ -1,7 +1,7 @@
 """Linear-quadratic control: many small problems at once, solved exactly and differentiated.
 
-solve(LQR(...))                   general problems: actions, states, co-states and cost
-plan(ModulatedLQR(...), horizon)  the first action of every problem of a family whose matrices decay over time
+- `solve(LQR(...))`: general problems; actions, states, co-states and cost.
+- `plan(ModulatedLQR(...), horizon)`: the first action of every problem of a family whose matrices decay over time.
 """
 
 from .plan import backends, plan

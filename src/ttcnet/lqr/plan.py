@@ -34,7 +34,7 @@ def plan(family: ModulatedLQR, horizon: int, backend: str = "auto", *, check: bo
         ValueError, TypeError: for an invalid family, horizon or backend.
         RuntimeError: if the backend cannot run here, or if second derivatives are asked for.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from ttcnet.lqr import ModulatedLQR, plan
         >>> one, eye = torch.ones(1, 1, 2), torch.eye(2).expand(1, 1, 2, 2)

@@ -34,7 +34,7 @@ def solve(problem: LQR, method: str = "riccati", *, implicit: bool | None = None
     Warns:
         RuntimeWarning: if the symplectic method has lost half of its digits or more.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from ttcnet.lqr import LQR, solve
         >>> one = torch.ones(3, 1, 1, dtype=torch.float64)

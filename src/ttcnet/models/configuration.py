@@ -23,7 +23,7 @@ SIZES = (
 class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
     """What a TTC-Net is made of. Names follow transformers where it has them.
 
-    Args:
+    Attributes:
         vocab_size: number of tokens.
         hidden_size: width of a token.
         num_hidden_layers: number of blocks; follows from `pattern` where that is given.

@@ -93,7 +93,11 @@ class Context(nn.Module):
         # in float32 whatever surrounds this: the planner has no digits to spare
         with nullcontext() if state.is_meta else torch.autocast(state.device.type, enabled=False):
             h0 = state.to(dtype)
-            drawn = torch.einsum("thn,hnk->thk", h0, self.weight.to(dtype)) + self.bias.to(dtype)
+            bias = self.bias.to(dtype).unsqueeze(1)
+            drawn = torch.baddbmm(bias, h0.transpose(0, 1), self.weight.to(dtype)).transpose(0, 1)
+            # tokens first in memory too, as the planner wants all that is made of it; and torch.compile, which keeps
+            # parts of it for the backward pass, then has no stride that depends on the number of tokens
+            drawn = drawn.contiguous()
             own = dict(zip(self.parts, drawn.split(list(self.parts.values()), -1), strict=True))
             of_B, of_Q = nn.functional.linear(
                 h0.flatten(1), self.shared.weight.to(dtype), self.shared.bias.to(dtype)

@@ -131,8 +131,9 @@ NAMES: dict[str, Callable[..., Sampler]] = {"pln": PoissonLogNormal, "uniform": 
 def parse(text: str, *, seed: int = 0) -> Sampler:
     """A sampler from a command line: a name, a colon and numbers in the order of the class, all but the name optional.
 
-    >>> parse("pln:8,0.1,32"), parse("uniform:1,32"), parse("fixed:8")
-    (PoissonLogNormal(mean=8, sigma=0.1, max=32, seed=0), Uniform(min=1, max=32, seed=0), Fixed(8, seed=0))
+    Examples:
+        >>> parse("pln:8,0.1,32"), parse("uniform:1,32"), parse("fixed:8")
+        (PoissonLogNormal(mean=8, sigma=0.1, max=32, seed=0), Uniform(min=1, max=32, seed=0), Fixed(8, seed=0))
     """
     remedy = 'Write "pln:8,0.1,32" (mean, sigma, max), "uniform:1,32" (min, max) or "fixed:8".'
     name, _, rest = text.partition(":")

@@ -13,6 +13,7 @@ from ttcnet.lqr.checks import horizon as check_horizon
 from ttcnet.lqr.plan import NAMES
 
 from .context import Context
+from .replay import Replays, as_built, may_replay
 
 
 class TTCLayer(nn.Module):
@@ -35,7 +36,7 @@ class TTCLayer(nn.Module):
         eps: of the norms.
         backend: of `ttcnet.lqr.plan`.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from ttcnet.nn import TTCLayer
         >>> layer = TTCLayer(64, heads=4, horizon=8)
@@ -81,6 +82,7 @@ class TTCLayer(nn.Module):
         self.context = Context(heads, state_size, action_size, rank, time_homogeneous)
         self.action_norm = nn.RMSNorm(heads * action_size, eps=eps)
         self.out = nn.Linear(heads * action_size, width, bias=False)
+        self._replays = Replays()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -118,10 +120,12 @@ class TTCLayer(nn.Module):
             if return_plan:
                 fail("horizon", "must be 1 or more to return a plan", 0, "Pass horizon=8, say, or return_plan=False.")
             return x
+        if not return_plan:
+            if may_replay(x, self) and (addresses := self._addresses()):
+                return self._replays(lambda few: self._step(few, horizon), x, (horizon, self.backend, addresses))
+            return self._step(x, horizon)
         problem = self.problem(x)
         y = x + self._answer(x, problem, horizon)
-        if not return_plan:
-            return y
         with torch.no_grad():
             detached = ModulatedLQR(**{name: value.detach() for name, value in vars(problem).items()})
             solution = solve(detached.unroll(horizon), check=False)
@@ -138,6 +142,19 @@ class TTCLayer(nn.Module):
             remedy = "Build the layer with the width of its tokens."
             fail("x", f"must have shape (..., {self.width})", tuple(x.shape), remedy)
         return self.horizon if horizon is None else check_horizon(horizon)
+
+    def _step(self, x: Tensor, horizon: int) -> Tensor:
+        return x + self._answer(x, self.problem(x), horizon)
+
+    def _addresses(self) -> tuple[int, ...]:
+        """Where the parameters are; empty if a part of the layer is not what it was built as."""
+        norm, project, context, last, out = self.norm, self.project, self.context, self.action_norm, self.out
+        kinds = (nn.RMSNorm, nn.Linear, Context, nn.RMSNorm, nn.Linear)
+        if not all(map(as_built, (norm, project, context, last, out), kinds)):
+            return ()
+        own = (norm.weight, project.weight, last.weight, out.weight, context.weight, context.bias)
+        others = (context.shared.weight, context.shared.bias, context.bases_B, context.bases_C)
+        return tuple(weight.data_ptr() for weight in own + others)
 
     def _answer(self, x: Tensor, problem: ModulatedLQR, horizon: int) -> Tensor:
         action = plan(problem, horizon, self.backend, check=False).flatten(1)

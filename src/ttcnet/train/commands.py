@@ -61,13 +61,16 @@ def sft(
         if insert == "none":
             values["adapter"] = "none"
         else:
-            changes = dict(insert=insert, every=every, heads=heads)
+            number = int(every) if every is not None and every.isdecimal() else every  # as a file says it
+            changes = dict(insert=insert, every=number, heads=heads)
             given = {name: value for name, value in changes.items() if value is not None}
-            if given:
-                before = values.get("adapter") or {}
-                values["adapter"] = ({} if before == "none" else before) | given
+            before = {} if values.get("adapter", "none") == "none" else values["adapter"]
+            if given and isinstance(before, dict):
+                values["adapter"] = before | given
         config = made(values, str(settings or "the command line"))
-        from .sft import fine_tune
+        from ttcnet.files import is_first_process
+
+        from .sft import RESULTS, fine_tune
 
         fine_tune(config)
     except Exception as error:
@@ -75,5 +78,6 @@ def sft(
             raise  # a fault of ours or of a library: with all that is known about it
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
-    kind = "model" if config.train == "all" else "adapter"
-    typer.echo(f"Done. The {kind} is in {Path(config.out) / kind}.")
+    if is_first_process():
+        kind = RESULTS[config.train]
+        typer.echo(f"Done. The {kind} is in {Path(config.out) / kind}.")

@@ -1,22 +1,26 @@
 """Training examples for fine-tuning: from rows of a file or of the Hub to tokens, with the loss on answers alone.
 
-A row is a conversation, {"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}, or a
+A row is a conversation, {"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}, or as
+many sets of the Hub have it, {"conversations": [{"from": "human", "value": ...}, {"from": "gpt", "value": ...}]}; or a
 pair: a prompt (also called problem or question) and a solution (also called completion or response). Nothing is cut:
 rows that are too long are left out and counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
+
+from jinja2 import TemplateError
 
 from ttcnet.errors import fail
 from ttcnet.records import Row
 
 PROMPTS, ANSWERS = ("prompt", "problem", "question"), ("solution", "completion", "response")
 ROLES = ("system", "user", "assistant", "tool")
+OTHER_ROLES = {"human": "user", "gpt": "assistant"}
 IGNORED = -100  # the label of a token that is not learned
 SHOWN = 5  # faults that a message names
 AT_ONCE = 512  # rows that are made tokens together
@@ -31,17 +35,19 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Examples:
-    """What a file made, and how many of its rows were left out for their length."""
+    """What a file made: how many tokens, and how many of them in answers; the length of its longest row; how many rows
+    were left out for their length; and the largest token."""
 
-    kept: list[Example]
-    too_long: int
+    kept: Any  # of Example
+    tokens: int
+    learned: int
     longest: int
+    too_long: int
+    largest: int
 
     @property
     def report(self) -> str:
-        tokens = sum(len(example.input_ids) for example in self.kept)
-        learned = sum(label != IGNORED for example in self.kept for label in example.labels)
-        text = f"{len(self.kept):,} examples, {tokens:,} tokens, {learned:,} of them in answers"
+        text = f"{len(self.kept):,} examples, {self.tokens:,} tokens, {self.learned:,} of them in answers"
         if self.too_long:
             text += f"; {self.too_long:,} left out as too long (the longest has {self.longest:,} tokens)"
         return text
@@ -49,25 +55,28 @@ class Examples:
 
 def conversation(row: dict[str, Any], system: str | None = None) -> list[dict[str, str]]:
     """The messages of a row, a system prompt first where one is given. A ValueError says what is wrong with the row."""
-    if "messages" in row:
-        messages = row["messages"]
-        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+    if "messages" in row or "conversations" in row:
+        turns = row["messages"] if "messages" in row else row["conversations"]
+        if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
             raise ValueError("messages is no list of objects")
-        for message in messages:
-            if message.get("role") not in ROLES:
-                raise ValueError(f"a role is {message.get('role')!r}, not one of {', '.join(ROLES)}")
-            if not isinstance(message.get("content"), str):
-                raise ValueError(f"the content of a {message['role']} message is no text")
-        messages = [{"role": message["role"], "content": message["content"]} for message in messages]
+        messages = []
+        for turn in turns:
+            role, content = turn.get("role", turn.get("from")), turn.get("content", turn.get("value"))
+            role = OTHER_ROLES.get(str(role), role)
+            if role not in ROLES:
+                raise ValueError(f"a role is {role!r}, not one of {', '.join(ROLES)}")
+            if not isinstance(content, str):
+                raise ValueError(f"the content of a {role} message is no text")
+            messages.append({"role": role, "content": content})
         if not any(message["role"] == "assistant" and message["content"].strip() for message in messages):
             raise ValueError("no assistant message holds an answer")
     else:
         prompt = next((row[key] for key in PROMPTS if isinstance(row.get(key), str)), None)
         answer = next((row[key] for key in ANSWERS if isinstance(row.get(key), str)), None)
         if prompt is None or not prompt.strip():
-            raise ValueError(f"no prompt: it needs messages, or one of {', '.join(PROMPTS)}")
+            raise ValueError(f"no prompt: it needs messages, or a text called {' or '.join(PROMPTS)}")
         if answer is None or not answer.strip():
-            raise ValueError(f"no answer: it needs one of {', '.join(ANSWERS)}")
+            raise ValueError(f"no answer: it needs a text called {' or '.join(ANSWERS)}")
         messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
     if system is not None and messages[0]["role"] != "system":
         messages = [{"role": "system", "content": system}, *messages]
@@ -129,38 +138,63 @@ def _plain(messages: list[dict[str, str]], tokenizer: Any) -> Example:
     return Example(ids, labels)
 
 
-def prepare(
-    source: Iterable[Row], tokenizer: Any, *, max_length: int | None = None, system: str | None = None
-) -> Examples:
-    """All rows as examples. Rows without an answer are an error that names them; rows of more than `max_length` tokens
-    are left out and counted; an error if none is left."""
-    kept, faults, too_long, longest, seen = [], list[str](), 0, 0, 0
+def _examples(
+    source: Iterable[Row], tokenizer: Any, system: str | None
+) -> Iterator[tuple[Row, Example | ValueError | TemplateError]]:
+    """Every row with its example, or with what is wrong with it."""
     left = iter(source)
     while rows := list(islice(left, AT_ONCE)):
-        seen += len(rows)
-        places, conversations = list[str](), list[list[dict[str, str]]]()
+        good, conversations = list[Row](), list[list[dict[str, str]]]()
         for row in rows:
             try:
                 conversations.append(conversation(row.content, system))
-                places.append(row.place)
+                good.append(row)
             except ValueError as error:
-                faults.append(f"{row.place}: {error}")
-        for place, example in zip(places, _tokenized(conversations, tokenizer), strict=True):
-            if isinstance(example, ValueError):
-                faults.append(f"{place}: {example}")
-                continue
-            longest = max(longest, len(example.input_ids))
-            if max_length is not None and len(example.input_ids) > max_length:
-                too_long += 1
-            else:
-                kept.append(example)
+                yield row, error
+        try:
+            yield from zip(good, _tokenized(conversations, tokenizer), strict=True)
+        except TemplateError:  # a template may refuse roles: one by one, to see whose
+            for row, messages in zip(good, conversations, strict=True):
+                try:
+                    yield row, tokenize(messages, tokenizer)
+                except (ValueError, TemplateError) as error:
+                    yield row, error
+
+
+def prepare(
+    source: Iterable[Row],
+    tokenizer: Any,
+    *,
+    max_length: int | None = None,
+    system: str | None = None,
+    store: Any = None,
+) -> Examples:
+    """All rows as examples, in a list, or in a `store` that can append and has a length. Rows without an answer are an
+    error that names them; rows of more than `max_length` tokens are left out and counted; an error if none is left."""
+    kept: Any = [] if store is None else store
+    faults = list[str]()
+    seen = tokens = learned = longest = too_long = largest = 0
+    for row, example in _examples(source, tokenizer, system):
+        seen += 1
+        if isinstance(example, Exception):
+            faults.append(f"{row.place}: {example}")
+            continue
+        length = len(example.input_ids)
+        longest = max(longest, length)
+        if max_length is not None and length > max_length:
+            too_long += 1
+            continue
+        kept.append(example)
+        tokens += length
+        learned += length - example.labels.count(IGNORED)
+        largest = max(largest, *example.input_ids)
     if faults:
         more = f"; and {len(faults) - SHOWN:,} more" if len(faults) > SHOWN else ""
         remedy = "Correct these rows or take them out of the data."
         fail("data", "must have a prompt and an answer in every row", "; ".join(faults[:SHOWN]) + more, remedy)
-    if not kept:
+    if not len(kept):
         if too_long:
             remedy = f"Raise max_length; the longest row has {longest:,} tokens."
             fail("max_length", "must leave at least one example", f"{max_length} ({too_long:,} rows too long)", remedy)
         fail("data", "must have at least one row", seen, "Check the file.")
-    return Examples(kept, too_long, longest)
+    return Examples(kept, tokens, learned, longest, too_long, largest)

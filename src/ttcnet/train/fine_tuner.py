@@ -7,9 +7,11 @@ processes the weights were spread over.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,15 @@ from transformers import TrainerCallback
 from trl.trainer.sft_trainer import SFTTrainer
 
 from ttcnet import adapter
-from ttcnet.files import load, save
+from ttcnet.errors import fail
+from ttcnet.files import facts, load, save
 from ttcnet.nn.horizon import Sampler
 
+from .schedule import warm_up_and_cosine
 from .state import gather, plain_items, scatter
 
 STATE, RANDOM, PROGRESS = "state.safetensors", "random-{}.safetensors", "trainer_state.json"
+UNDECAYED = ("A_log", "D", "ridge")  # of mixers: rates, which zero would not tame
 
 
 class Horizons(TrainerCallback):  # type: ignore[misc, unused-ignore]
@@ -40,11 +45,36 @@ class Horizons(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
 
 class FineTuner(SFTTrainer):  # type: ignore[misc, unused-ignore]
-    """SFTTrainer with checkpoints of our own. Nothing in them is pickled."""
+    """SFTTrainer with a schedule and checkpoints of our own. Nothing in them is pickled."""
 
     args: Any
+    control: Any
     lr_scheduler: Any
     model_wrapped: Any
+    optimizer: Any
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Up over the share `warmup_steps` of the steps, then by a cosine down to a tenth."""
+        warm_up = self.args.warmup_steps
+
+        def share(step: int) -> float:
+            return warm_up_and_cosine(step, num_training_steps, 1.0, 0.1, warm_up)
+
+        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, share)
+        self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """All but norms, biases and rates."""
+        names: list[str] = super().get_decay_parameter_names(model)
+        return [name for name in names if name.rpartition(".")[2] not in UNDECAYED]
+
+    def _run_epoch(self, **options: Any) -> None:  # type: ignore[override, unused-ignore]
+        """Nothing, if the checkpoint that the run goes on from is its last: Trainer would take one step too many."""
+        if self.state.global_step < self.state.max_steps:
+            super()._run_epoch(**options)
+        else:
+            self.control.should_training_stop = True
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
@@ -67,11 +97,7 @@ class FineTuner(SFTTrainer):  # type: ignore[misc, unused-ignore]
 
     def _forget_old(self) -> None:
         """Keep the last checkpoints alone."""
-        found = sorted(
-            (path for path in Path(self.args.output_dir).glob("checkpoint-*") if path.name.split("-")[1].isdecimal()),
-            key=lambda path: int(path.name.split("-")[1]),
-        )
-        for path in found[: -(self.args.save_total_limit or len(found))]:
+        for path in checkpoints(Path(self.args.output_dir))[: -self.args.save_total_limit]:
             shutil.rmtree(path)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
@@ -98,6 +124,29 @@ class FineTuner(SFTTrainer):  # type: ignore[misc, unused-ignore]
     def _wait(self) -> None:
         if dist.is_initialized():
             dist.barrier()
+
+
+def checkpoints(out: Path) -> list[Path]:
+    """Those in the folder of a run, the last one last; not what was left half-written."""
+    found = {path: path.name.removeprefix("checkpoint-") for path in out.glob("checkpoint-*") if path.is_dir()}
+    return sorted((path for path, step in found.items() if step.isdecimal()), key=lambda path: int(found[path]))
+
+
+def last_checkpoint(out: Path, tell: Callable[[str], None]) -> Path | None:
+    """The last one that is whole, and None if there are none at all. `tell` is told of those that are damaged."""
+    damage: Exception | None = None
+    for path in reversed(checkpoints(out)):
+        try:
+            json.loads((path / PROGRESS).read_text())
+            facts(path / STATE), facts(path / RANDOM.format(0))
+            return path
+        except (OSError, ValueError) as error:
+            damage = error
+            tell(f"{path} is damaged, and passed over. {error}")
+    if damage is not None:
+        remedy = "Put a whole one there, or delete all to start again from the beginning."
+        fail(str(out), "must have a checkpoint that is whole", damage, remedy)
+    return None
 
 
 def _random_state() -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -8,8 +8,9 @@ import math
 def warm_up_and_cosine(step: int, steps: int, highest: float, lowest: float, warm_up: float) -> float:
     """The learning rate of step 0 .. steps - 1: up in a line over the share `warm_up`, then down along half a cosine.
 
-    >>> [round(warm_up_and_cosine(step, 100, 1.0, 0.1, 0.1), 3) for step in (0, 9, 10, 55, 99)]
-    [0.1, 1.0, 1.0, 0.542, 0.1]
+    Examples:
+        >>> [round(warm_up_and_cosine(step, 100, 1.0, 0.1, 0.1), 3) for step in (0, 9, 10, 55, 99)]
+        [0.1, 1.0, 1.0, 0.542, 0.1]
     """
     rising = max(1, round(warm_up * steps))
     if step < rising:

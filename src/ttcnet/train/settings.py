@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from ttcnet.errors import fail
 
 TRAINED = ("inserted", "all", "lora")
+WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "a table"}
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,8 @@ class FineTuning:
         lr: the highest learning rate. It rises over `warm_up` of the steps and falls by a cosine to a tenth.
         batch: examples (or packs) in a step, over all devices; `device_batch` of them at a time on each.
         epochs: passes over the data; `steps`, where given, counts instead.
-        max_length: rows of more tokens are left out; None: the longest that the model takes. Also the size of a pack.
+        max_length: rows of more tokens are left out; None: a row that the model cannot take is an error. Also the size
+            of a pack.
         packing: several rows in a sequence, which do not see each other.
         bf16: compute in bfloat16, weights in float32.
         check_pointing: recompute activations in the backward pass, to save memory.
@@ -52,7 +56,7 @@ class FineTuning:
     weight_decay: float = 0.1
     batch: int = 96
     device_batch: int = 1
-    epochs: float = 3
+    epochs: float = 1
     steps: int | None = None
     max_length: int | None = None
     packing: bool = False
@@ -66,19 +70,25 @@ class FineTuning:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("model", "data", "out"):
-            if not isinstance(getattr(self, name), str) or not getattr(self, name):
-                fail(name, "must be given", repr(getattr(self, name)), "Name it in the file or on the command line.")
-        for name in ("batch", "device_batch", "save_every", "keep", "log_every", "lora_rank"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                fail(name, "must be a whole number of 1 or more", repr(getattr(self, name)), "Pass a larger number.")
-        for name in ("steps", "max_length"):
+        for name, hint in get_type_hints(type(self)).items():
+            kinds = [get_origin(kind) or kind for kind in get_args(hint) if get_origin(hint) is UnionType] or [hint]
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                fail(name, "must be a whole number of 1 or more, or none", repr(value), "Pass a larger number.")
+            if not any(_is(value, kind) for kind in kinds):
+                rule = f"must be {WORDS[kinds[0]]}{' or none' * (NoneType in kinds)}"
+                fail(name, rule, repr(value), "Correct it, or leave it out for its default.", TypeError)
+        for name in ("model", "data", "out"):
+            if not getattr(self, name):
+                fail(name, "must be given", repr(getattr(self, name)), "Name it in the file or on the command line.")
+        for name in ("batch", "device_batch", "save_every", "keep", "log_every", "lora_rank", "steps", "max_length"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                fail(name, "must be 1 or more", value, "Pass a larger number.")
         for name in ("lr", "epochs"):
-            if not getattr(self, name) > 0:
-                fail(name, "must be above 0", getattr(self, name), "Pass a larger number.")
+            if not 0 < getattr(self, name) < math.inf:
+                fail(name, "must be above 0 and finite", getattr(self, name), "Pass such a number.")
+        for name in ("weight_decay", "seed"):
+            if not 0 <= getattr(self, name) < math.inf:
+                fail(name, "must be 0 or more and finite", getattr(self, name), "Pass such a number.")
         if not 0 <= self.warm_up < 1:
             fail("warm_up", "must lie in [0, 1)", self.warm_up, "Pass the share of the steps, such as 0.1.")
         if self.train not in TRAINED:
@@ -91,19 +101,28 @@ class FineTuning:
         return asdict(self)
 
 
-def values_of(path: Path) -> dict[str, Any]:
+def _is(value: Any, kind: type) -> bool:
+    """Whole numbers are numbers too; true and false are none."""
+    return isinstance(value, (int, float) if kind is float else kind) and (kind is bool or not isinstance(value, bool))
+
+
+def values_of(path: Path, *above: Path) -> dict[str, Any]:
     """What a TOML file says; `extends` names a file beside it that says the rest."""
     try:
         values = tomllib.loads(path.read_text("utf-8"))
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         fail(str(path), "must be TOML", error, "Correct the file.")
     other = values.pop("extends", None)
-    return values if other is None else values_of(path.parent / other) | values
+    if other is None:
+        return values
+    if not isinstance(other, str) or path.parent / other in (path, *above):
+        fail(f"{path}: extends", "must name another file beside it", repr(other), "Correct it.")
+    return values_of(path.parent / other, path, *above) | values
 
 
 def settings(values: dict[str, Any], source: str = "settings") -> FineTuning:
     """A run from its fields, which `source` gave. Unknown fields are an error; adapter = "none" inserts nothing."""
-    known = {item.name: item for item in fields(FineTuning)}
+    known = [item.name for item in fields(FineTuning)]
     if extra := sorted(set(values) - set(known)):
         fail(source, f"must hold fields among {', '.join(known)}", ", ".join(extra), "Correct or remove them.")
     if values.get("adapter") == "none":  # TOML has no word for nothing

@@ -4,81 +4,99 @@ from __future__ import annotations
 
 import json
 import os
-import time
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from datasets import Dataset
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from safetensors import SafetensorError
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers.integrations.integration_utils import get_available_reporting_integrations
 from transformers.trainer_callback import PrinterCallback
-from transformers.trainer_utils import get_last_checkpoint
 from trl.trainer.sft_config import SFTConfig
 
 from ttcnet import adapter
 from ttcnet.adapter import TTCAdapterConfig
 from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import fail
-from ttcnet.files import is_first_process
+from ttcnet.files import is_first_process, writing
 from ttcnet.nn.horizon import parse
-from ttcnet.records import cut_log, rows, write_json
+from ttcnet.records import write_json
 
-from .examples import Examples, prepare
-from .fine_tuner import FineTuner, Horizons
+from .examples import Examples
+from .fine_tuner import FineTuner, Horizons, checkpoints, last_checkpoint
+from .kept import examples_of
+from .report import Report
 from .settings import FineTuning
 
 LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 CONTENTS = "settings.json"
+RESULTS = {"all": "model", "inserted": "adapter", "lora": "adapter"}
 
 
 def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None) -> Any:
     """Run to the end, or go on from the last checkpoint in `config.out`. The folder gets settings.json, log.jsonl,
-    checkpoints, and at the end adapter/ (what was inserted, if the base is as it was) or model/ (all of it).
+    examples, checkpoints, and at the end adapter/ (what was inserted, if the base is as it was) or model/ (all of it).
 
     Args:
-        model, tokenizer: instead of what `config.model` names.
+        config: the run.
+        model: instead of what `config.model` names.
+        tokenizer: likewise.
     """
-    out, console = Path(config.out), Console(stderr=True, quiet=not is_first_process())
+    out, console = Path(config.out), Console(stderr=True, quiet=not is_first_process(), highlight=False, soft_wrap=True)
+    _check(config)
     out.mkdir(parents=True, exist_ok=True)
     _check_settings(config, out)
-    tokenizer = tokenizer or AutoTokenizer.from_pretrained(config.model)
+    tokenizer = tokenizer or _pretrained(AutoTokenizer, config.model)
+    examples = examples_of(config, tokenizer, out / "examples")
+    console.print(examples.report)
     if model is None:
         with console.status(f"Loading {config.model} ..."):
-            model = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32)
-    limit = getattr(model.config, "max_position_embeddings", None)
-    with console.status(f"Reading {config.data} ..."):
-        examples = prepare(
-            rows(config.data, config.split), tokenizer, max_length=config.max_length, system=config.system
-        )
-    console.print(examples.report, highlight=False)
-    if limit is not None and config.max_length is None and examples.longest > limit:
-        remedy = f"Pass max_length={limit}: longer rows are then left out, and counted."
-        fail("max_length", f"must be given: the model takes {limit} tokens", f"a row of {examples.longest}", remedy)
+            model = _pretrained(AutoModelForCausalLM, config.model, dtype=torch.float32)
+    _check_examples(examples, model, config)
     model = _insert(model, config)
     report = Report(out)
     trainer = _trainer(model, tokenizer, config, examples, report)
-    last = get_last_checkpoint(str(out))
+    last = last_checkpoint(out, console.print)
     if last is not None:
-        console.print(f"Going on from {last}.", highlight=False)
+        console.print(f"Going on from {last}.")
     with report.progress:
-        trainer.train(resume_from_checkpoint=last)
+        trainer.train(resume_from_checkpoint=None if last is None else str(last))
     _restore_horizon(trainer.model, config)
-    save_result(trainer.model, config, out)
-    if is_first_process():
-        tokenizer.save_pretrained(out / "model" if config.train == "all" else out / "adapter")
+    save_result(trainer.model, tokenizer, config, out)
     return trainer.model
 
 
+def _check(config: FineTuning) -> None:
+    """What can be known before anything is loaded."""
+    inserted = TTCAdapterConfig.from_dict(config.adapter) if config.adapter is not None else None
+    parse(config.horizon)
+    if config.packing and inserted is not None and inserted.remembers:
+        remedy = "Pass packing=false."
+        fail("packing", f"must be off with {inserted.insert}, which carries its memory across rows", True, remedy)
+    if config.batch % (config.device_batch * _processes()):
+        rule = f"must be a multiple of device_batch {config.device_batch} times {_processes()} processes"
+        fail("batch", rule, config.batch, "Pass a multiple.")
+    known = ("none", "all", *get_available_reporting_integrations())
+    if config.report_to not in known:
+        remedy = "Use one of those, or install the package of another."
+        fail("report_to", f"must be one of {', '.join(known)}", repr(config.report_to), remedy)
+
+
+def _processes() -> int:
+    return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def _check_settings(config: FineTuning, out: Path) -> None:
-    """A folder holds one run: other settings are refused."""
+    """A folder holds one run: once something was learned there, other settings are refused."""
     kept, now = out / CONTENTS, config.to_dict()
-    if kept.exists():
+    if kept.exists() and (checkpoints(out) or any((out / result).exists() for result in RESULTS.values())):
         before = json.loads(kept.read_text())["settings"]
         changed = {name: (before.get(name), now[name]) for name in now if before.get(name) != now[name]}
+        changed.pop("out", None)  # a folder may be moved
         if changed:
             remedy = "Give the settings that it was started with, or choose another folder."
             fail("settings", f"must be those of the run in {out}", f"(then, now): {changed}", remedy)
@@ -87,10 +105,35 @@ def _check_settings(config: FineTuning, out: Path) -> None:
         write_json(kept, {"settings": now} | facts)
 
 
+def _pretrained(kind: Any, name: str, **options: Any) -> Any:
+    """From a folder, or from the Hub."""
+    rule = "must be a folder with a model and its tokenizer, or a name of the Hub"
+    remedy = "Check the name and the files."
+    if not Path(name).exists() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+        fail("model", rule, f"{name!r}, which does not exist", remedy, FileNotFoundError)
+    try:
+        return kind.from_pretrained(name, **options)
+    except (OSError, ValueError, SafetensorError) as error:
+        fail("model", rule, f"{name!r}: {' '.join(str(error).split()).rstrip('.')}", remedy)
+
+
+def _check_examples(examples: Examples, model: Any, config: FineTuning) -> None:
+    """Whether the model can take them."""
+    limit, words = getattr(model.config, "max_position_embeddings", None), model.get_input_embeddings().num_embeddings
+    if limit is not None and config.max_length is None and examples.longest > limit:
+        remedy = f"Pass max_length={limit}: longer rows are then left out, and counted."
+        fail("max_length", f"must be given: the model takes {limit} tokens", f"a row of {examples.longest}", remedy)
+    if examples.largest >= words:
+        remedy = "Use the tokenizer of the model, or add rows for its new tokens with resize_token_embeddings."
+        fail("tokenizer", f"must have no tokens beyond the {words} of the model", examples.largest, remedy)
+
+
 def _insert(model: Any, config: FineTuning) -> Any:
     torch.manual_seed(config.seed)
     if config.adapter is not None:
         adapter.insert(model, TTCAdapterConfig.from_dict(config.adapter))
+    if config.compiled:
+        _compile(model, parse(config.horizon).max)
     if config.train == "lora":
         from peft import LoraConfig, get_peft_model
 
@@ -101,42 +144,42 @@ def _insert(model: Any, config: FineTuning) -> Any:
     return model
 
 
+def _compile(model: Any, horizons: int) -> None:
+    """Layer by layer: those of one kind share what is compiled. Those that plan are compiled anew for every horizon,
+    which torch would give up after 8 of them."""
+    limits: Any = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, horizons + 16)
+    for part in getattr(model.base_model, "layers", [model]):
+        part.compile()
+
+
 def _trainer(
     model: Any, tokenizer: Any, config: FineTuning, examples: Examples, *callbacks: TrainerCallback
 ) -> FineTuner:
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    inserted = TTCAdapterConfig.from_dict(config.adapter) if config.adapter is not None else None
-    if config.packing and inserted is not None and inserted.remembers:
-        remedy = "Pass packing=false."
-        fail("packing", f"must be off with {inserted.insert}, which carries its memory across rows", True, remedy)
-    world = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
-    if config.batch % (config.device_batch * world):
-        rule = f"must be a multiple of device_batch {config.device_batch} times {world} processes"
-        fail("batch", rule, config.batch, "Pass a multiple.")
-    longest = max(len(example.input_ids) for example in examples.kept)
     options = SFTConfig(
         output_dir=config.out,
         per_device_train_batch_size=config.device_batch,
-        gradient_accumulation_steps=config.batch // (config.device_batch * world),
+        gradient_accumulation_steps=config.batch // (config.device_batch * _processes()),
         learning_rate=config.lr,
-        lr_scheduler_type="cosine_with_min_lr",
-        lr_scheduler_kwargs={"min_lr_rate": 0.1},
+        lr_scheduler_type="cosine_with_min_lr",  # for reports: FineTuner has its own
         warmup_steps=config.warm_up,
         weight_decay=config.weight_decay,
         adam_beta2=0.95,
         max_grad_norm=1.0,
         num_train_epochs=config.epochs,
         max_steps=config.steps or -1,
-        max_length=(config.max_length or longest) if config.packing else None,  # of a pack; nothing is cut
+        max_length=(config.max_length or examples.longest) if config.packing else None,  # of a pack; nothing is cut
         packing=config.packing,
         bf16=config.bf16,
         gradient_checkpointing=config.check_pointing,
-        torch_compile=config.compiled,
         save_strategy="steps",
         save_steps=config.save_every,
         save_total_limit=config.keep,
         logging_steps=config.log_every,
+        logging_nan_inf_filter=False,
+        include_num_input_tokens_seen="non_padding",
         report_to=config.report_to,
         seed=config.seed,
         data_seed=config.seed,
@@ -144,60 +187,42 @@ def _trainer(
         remove_unused_columns=True,
         use_cpu=not torch.cuda.is_available(),
     )
-    data = Dataset.from_list([example._asdict() for example in examples.kept])
-    if inserted is not None and inserted.insert == "ttc":
+    if _plans(config):
         callbacks = (*callbacks, Horizons(parse(config.horizon, seed=config.seed)))
-    trainer = FineTuner(model, options, train_dataset=data, processing_class=tokenizer, callbacks=[*callbacks])
+    trainer = FineTuner(model, options, train_dataset=examples.kept, processing_class=tokenizer, callbacks=[*callbacks])
     trainer.remove_callback(PrinterCallback)
     return trainer
 
 
+def _plans(config: FineTuning) -> bool:
+    return config.adapter is not None and TTCAdapterConfig.from_dict(config.adapter).insert == "ttc"
+
+
 def _restore_horizon(model: Any, config: FineTuning) -> None:
     """The horizon of the configuration again, not of the last step."""
-    if config.adapter is not None and TTCAdapterConfig.from_dict(config.adapter).insert == "ttc":
-        adapter.set_horizon(model, TTCAdapterConfig.from_dict(config.adapter).horizon)
+    if _plans(config):
+        adapter.set_horizon(model, TTCAdapterConfig.from_dict(config.adapter or {}).horizon)
 
 
-def save_result(model: Any, config: FineTuning, out: Path) -> None:
-    """model/ where the base was trained; adapter/ with what was inserted, and what PEFT added, where it was not."""
-    if config.train == "all":
-        weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-        if is_first_process():
-            model.save_pretrained(out / "model", state_dict=weights)
-        return
-    if config.adapter is not None:
-        adapter.save(model, out / "adapter")
-    if config.train == "lora" and is_first_process():
-        model.save_pretrained(out / "adapter")
-
-
-class Report(TrainerCallback):  # type: ignore[misc, unused-ignore]
-    """A progress bar with loss, tokens a second and the time left; log.jsonl in the folder of the run."""
-
-    def __init__(self, folder: Path) -> None:
-        self.log = folder / "log.jsonl"
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self.progress = Progress(*columns, console=Console(stderr=True), disable=not is_first_process())
-        self.task = self.progress.add_task("fine-tuning", total=None)
-        self.then, self.tokens = time.monotonic(), 0.0
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # type: ignore[override, unused-ignore]
-        if is_first_process():
-            cut_log(self.log, state.global_step)
-        self.progress.update(self.task, total=state.max_steps, completed=state.global_step)
-        self.then = time.monotonic()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # type: ignore[override, unused-ignore]
-        self.progress.update(self.task, completed=state.global_step)
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:  # type: ignore[override, unused-ignore]
-        if not is_first_process() or not logs or "loss" not in logs:
-            return
-        seconds, tokens = time.monotonic() - self.then, logs.get("num_tokens", 0.0) - self.tokens
-        self.then, self.tokens = time.monotonic(), logs.get("num_tokens", 0.0)
-        speed = tokens / max(seconds, 1e-9)
-        self.progress.update(self.task, description=f"loss {float(logs['loss']):.3f}, {speed:,.0f} tokens/s")
-        kept = {"step": state.global_step, "loss": float(logs["loss"]), "lr": float(logs["learning_rate"])}
-        kept |= {"tokens": logs.get("num_tokens"), "tokens_per_second": speed}
-        with self.log.open("a") as file:
-            file.write(json.dumps(kept) + "\n")
+def save_result(model: Any, tokenizer: Any, config: FineTuning, out: Path) -> None:
+    """model/ where the base was trained; adapter/ with what was inserted, and what PEFT added, where it was not. It is
+    there whole or not at all. All processes have to call this, and the first one writes."""
+    folder = out / RESULTS[config.train]
+    unfinished, first = folder.with_name(f"{folder.name}.tmp"), is_first_process()
+    if first:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    with writing(folder):
+        if config.train != "all" and config.adapter is not None:
+            adapter.save(model, unfinished)
+        if config.train != "inserted":
+            alone = config.train == "lora"  # and the embeddings, of which PEFT would ask, are as they were
+            options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=alone)
+            weights = get_model_state_dict(model, options=options)
+            if first:
+                model.save_pretrained(
+                    unfinished, state_dict=weights, **{"save_embedding_layers": False} if alone else {}
+                )
+    if first:
+        tokenizer.save_pretrained(unfinished)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(unfinished, folder)

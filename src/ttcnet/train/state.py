@@ -21,19 +21,19 @@ def gather(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str
     the result."""
     found: Any = get_state_dict(model, optimizer, options=GATHER)
     weights, memory = found
-    tensors = {f"model/{name}": value for name, value in weights.items()}
+    once = _trained(model)  # a weight that has two names, as tied embeddings have, goes by the first
+    tensors = {f"model/{name}": value for name, value in weights.items() if name in once}
     for name, kept in memory.get("state", {}).items():
         for kind, value in kept.items():
             tensors[f"optimizer/{kind}/{name}"] = torch.as_tensor(value)
-    groups = {group["params"][0]: plain_items(group) for group in memory.get("param_groups", ())}
-    return tensors, {"groups": groups}
+    return tensors, {"groups": [plain_items(group) for group in memory.get("param_groups", ())]}
 
 
 def scatter(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], facts: dict[str, Any], source: str
 ) -> None:
     """Put back what `gather` gave; `source` is where it was kept, for messages."""
-    trained = {_name(name) for name, parameter in model.named_parameters() if parameter.requires_grad}
+    trained = _trained(model)
     weights: Any = {name.removeprefix("model/"): x for name, x in tensors.items() if name.startswith("model/")}
     if set(weights) != trained:
         missing, extra = sorted(trained - set(weights)), sorted(set(weights) - trained)
@@ -44,9 +44,13 @@ def scatter(
         if key.startswith("optimizer/"):
             _, kind, name = key.split("/", 2)
             state[name][kind] = value
-    groups = _names_of_groups(model, optimizer)
-    whole: Any = {"state": state, "param_groups": [{"params": names} | facts["groups"][names[0]] for names in groups]}
+    groups = zip(_names_of_groups(model, optimizer), facts["groups"], strict=True)
+    whole: Any = {"state": state, "param_groups": [{"params": names} | group for names, group in groups]}
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=whole, options=SCATTER)
+
+
+def _trained(model: nn.Module) -> set[str]:
+    return {_name(name) for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def _names_of_groups(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[list[str]]:

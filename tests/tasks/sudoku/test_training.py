@@ -58,7 +58,13 @@ def test_resuming_with_another_configuration_is_refused(boards, tmp_path):
         train(replace(TINY, steps=2, lr=1e-3), boards, tmp_path)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+QUICK = ("ttc", "transformer")  # the others' mixers learn in test_mixers too
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ARCHITECTURES],
+)
 def test_every_architecture_learns(architecture, boards):
     config = TrainConfig(architecture, steps=60, batch=8, layers=2, width=32, heads=2, lr=3e-3, ema=0)
     trainer = Trainer(config, boards)

@@ -21,6 +21,7 @@ from .launch import Launch
 
 FOLDER = Path(__file__).parent
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: does not wait for the default stream, nor it for this one
 _ALLOW_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -68,6 +69,15 @@ def _start(launch: Launch, index: int, arguments: list[int | Tensor | None]) -> 
         status = _driver().cuLaunchKernel(*launching)
     if status:
         raise RuntimeError(f"{launch.kernel} could not be started: {_driver_error(status)}")
+
+
+def new_stream(index: int) -> int:
+    """A stream of this device that torch does not know of."""
+    stream = ctypes.c_void_p()
+    _enter_context(index)
+    _demand(_driver().cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING), "make a stream")
+    assert stream.value is not None
+    return stream.value
 
 
 def _enter_context(index: int) -> None:

@@ -38,7 +38,7 @@ class Verdict:
 def grade(gold: str, text: str) -> bool:
     r"""Whether a text gives the gold answer.
 
-    Example:
+    Examples:
         >>> grade("3/4", r"It follows that $p = \boxed{75\%}$.")
         True
     """

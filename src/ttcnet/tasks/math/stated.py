@@ -17,7 +17,7 @@ def stated(text: str) -> str:
     r"""The part of a text to read the answer from: the last \boxed{...} (with those beside it, as in "\boxed{1} and
     \boxed{2}"), else the last line after "####", else the whole.
 
-    Example:
+    Examples:
         >>> stated(r"It is $\boxed{41}$, no, it is $\boxed{\frac{1}{2}}$. Check: 1/2 = 0.5.")
         '\\boxed{\\frac{1}{2}}'
         >>> stated("5 + 6 = 11 apples. #### 11 is the answer.\n#### 12")

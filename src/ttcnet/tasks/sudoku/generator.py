@@ -28,9 +28,10 @@ def generate(count: int, givens: int | tuple[int, int] = (25, 34), seed: int = 0
     The number of givens of each is drawn evenly from a range, both ends included. The same seed gives the
     same puzzles, and more of them go on where fewer end.
 
-    >>> boards = generate(3, givens=30, seed=1)
-    >>> len(boards), boards.givens.tolist()
-    (3, [30, 30, 30])
+    Examples:
+        >>> boards = generate(3, givens=30, seed=1)
+        >>> len(boards), boards.givens.tolist()
+        (3, [30, 30, 30])
     """
     count = _integer("count", count, 0, None, "Pass how many puzzles to make.")
     seed = _integer("seed", seed, 0, 2**63 - 1, "Pass any such number.")

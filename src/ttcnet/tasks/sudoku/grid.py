@@ -28,8 +28,9 @@ PEERS = np.stack([np.flatnonzero(row) for row in _related])  # the cells that sh
 def parse(text: str) -> Board:
     """A board from text: 81 digits with 0 . _ or * for blanks; white space and drawing such as | + - is ignored.
 
-    >>> parse("53..7.... 6..195... .98....6. 8...6...3 4..8.3..1 7...2...6 .6....28. ...419..5 ....8..79")[:5]
-    array([5, 3, 0, 0, 7], dtype=uint8)
+    Examples:
+        >>> parse("53..7.... 6..195... .98....6. 8...6...3 4..8.3..1 7...2...6 .6....28. ...419..5 ....8..79")[:5]
+        array([5, 3, 0, 0, 7], dtype=uint8)
     """
     if not isinstance(text, str):
         fail("text", "must be a string", type(text).__name__, "Use `format` to make one of an array.", TypeError)
@@ -66,8 +67,9 @@ def board(value: Any, name: str = "puzzle") -> Board:
 def format(value: Any, blank: str = "0") -> str:  # noqa: A001
     """A board as 81 characters.
 
-    >>> format(parse("." * 80 + "7"))[-3:]
-    '007'
+    Examples:
+        >>> format(parse("." * 80 + "7"))[-3:]
+        '007'
     """
     return "".join(blank if digit == 0 else str(digit) for digit in board(value, "board").tolist())
 
@@ -75,10 +77,11 @@ def format(value: Any, blank: str = "0") -> str:  # noqa: A001
 def draw(value: Any, blank: str = ".", style: Callable[[int, str], str] | None = None) -> str:
     """A drawing of a board for the terminal. `style` may dress a cell: it is given its number, 0 to 80, and its text.
 
-    >>> print(draw("53..7...." + "." * 72).partition("-")[0].rstrip())
-    5 3 . | . 7 . | . . .
-    . . . | . . . | . . .
-    . . . | . . . | . . .
+    Examples:
+        >>> print(draw("53..7...." + "." * 72).partition("-")[0].rstrip())
+        5 3 . | . 7 . | . . .
+        . . . | . . . | . . .
+        . . . | . . . | . . .
     """
     text = format(value, blank)
     cells = [style(cell, mark) if style else mark for cell, mark in enumerate(text)]

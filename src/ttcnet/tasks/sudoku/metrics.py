@@ -100,8 +100,9 @@ def score(predictions: Any, puzzles: Any, solutions: Any) -> Scores:
 def wilson(right: float, total: float) -> tuple[float, float]:
     """Wilson's 95 % interval for a proportion of `right` among `total`.
 
-    >>> [round(end, 3) for end in wilson(95, 100)]
-    [0.888, 0.978]
+    Examples:
+        >>> [round(end, 3) for end in wilson(95, 100)]
+        [0.888, 0.978]
     """
     rate, square = right / total, _NORMAL_95**2
     centre = (rate + square / (2 * total)) / (1 + square / total)

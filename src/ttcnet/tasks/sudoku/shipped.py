@@ -18,10 +18,11 @@ FOLDER = Path(__file__).parent / "model"
 def pretrained(device: torch.device | str = "cpu") -> TTCNetForCellClassification:
     """A trained TTC-Net for Sudoku, ready to use: its card, model/README.md beside this file, says how good it is.
 
-    >>> from ttcnet.tasks import sudoku
-    >>> model = sudoku.pretrained()
-    >>> sudoku.solve(model, ["530070000600195000098000060800060003400803001700020006060000280000419005000080079"])
-    ['534678912672195348198342567859761423426853791713924856961537284287419635345286179']
+    Examples:
+        >>> from ttcnet.tasks import sudoku
+        >>> model = sudoku.pretrained()
+        >>> sudoku.solve(model, ["530070000600195000098000060800060003400803001700020006060000280000419005000080079"])
+        ['534678912672195348198342567859761423426853791713924856961537284287419635345286179']
     """
     from ttcnet.models import TTCNetConfig, TTCNetForCellClassification
 

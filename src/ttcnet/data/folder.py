@@ -1,0 +1,140 @@
+"""The folder of a run: what every stage kept and dropped, how many of them, and which stages are done.
+
+A stage writes under other names; when it is through, its files get theirs, and counts.json is told. So a stage that is
+killed has not happened, and a run goes on with the first stage that counts.json does not know.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from rich.progress import Progress
+
+from ttcnet.errors import fail
+from ttcnet.records import rows, write_json
+
+from .settings import fixed
+
+COUNTS, RESULT = "counts.json", "data.jsonl"
+Content = dict[str, Any]  # problem, solution, answer, source, id
+
+
+class Bar:
+    """The progress of a stage."""
+
+    def __init__(self, progress: Progress, name: str, total: int | None) -> None:
+        self._progress, self._task = progress, progress.add_task(name, total=total)
+
+    def advance(self, steps: int = 1) -> None:
+        self._progress.advance(self._task, steps)
+
+    def begin(self, total: int, done: int) -> None:
+        self._progress.reset(self._task, total=total, completed=done)
+
+
+class Stage:
+    """A stage at work: rows go in, and each is kept, or dropped for a reason."""
+
+    def __init__(self, folder: Path, inputs: list[Path], kept: IO[str], dropped: IO[str], bar: Bar) -> None:
+        self.folder, self.bar, self.read, self.kept = folder, bar, 0, 0
+        self._inputs, self._kept, self._dropped = inputs, kept, dropped
+        self.reasons, self.sources, self.notes = Counter[str](), Counter[str](), Counter[str]()
+
+    def rows(self) -> Iterator[Content]:
+        """What the stage before it kept."""
+        for row in self.peek():
+            self.count()
+            yield row
+
+    def peek(self) -> Iterator[Content]:
+        """The same, ahead of the work on them."""
+        for path in self._inputs:
+            for row in rows(str(path)):
+                yield row.content
+
+    def count(self) -> None:
+        self.read += 1
+        self.bar.advance()
+
+    def keep(self, row: Content) -> None:
+        self._kept.write(json.dumps(row, ensure_ascii=False) + "\n")
+        self.kept += 1
+        self.sources[row["source"]] += 1
+
+    def drop(self, name: str, reason: str, **evidence: Any) -> None:
+        self._dropped.write(json.dumps({"id": name, "reason": reason} | evidence, ensure_ascii=False) + "\n")
+        self.reasons[reason] += 1
+
+
+class Step(NamedTuple):
+    """A stage that is planned: its settings, those before it, whose rows it reads, and its work."""
+
+    name: str
+    settings: Any
+    before: list[str]
+    work: Callable[[Stage], None]
+
+
+class Folder:
+    """The folder of a run in which these steps are planned. Steps that are done must be the first of them."""
+
+    def __init__(self, path: Path, steps: list[Step], facts: Content, commit: str) -> None:
+        self.path, self._commit = path, commit
+        self.counts: Content = facts | {"stages": {}}
+        if (path / COUNTS).exists():
+            self.counts["stages"] = done = json.loads((path / COUNTS).read_text())["stages"]
+            for name, step in zip_longest(done, steps[: len(done)]):
+                if step is None or name != step.name or done[name]["settings"] != fixed(step.settings):
+                    remedy = "Give the settings that it was started with, or choose another folder."
+                    fail("settings", f"must be those of the run in {path}", f"others for its stage {name}", remedy)
+        path.mkdir(parents=True, exist_ok=True)
+        write_json(path / COUNTS, self.counts)
+
+    def done(self, step: Step) -> bool:
+        return step.name in self.counts["stages"]
+
+    def file(self, name: str) -> Path:
+        """What a stage kept."""
+        return self.path / (RESULT if name == "sample" else f"{name}.jsonl.gz")
+
+    def do(self, step: Step, progress: Progress) -> None:
+        kept, dropped = self.file(step.name), self.path / f"{step.name}.dropped.jsonl"
+        inputs = [self.file(name) for name in step.before]
+        total = sum(self.counts["stages"][name]["kept"] for name in step.before) if inputs else None
+        begin = time.monotonic()
+        with _open(_unfinished(kept)) as writer, _open(_unfinished(dropped)) as remarks:
+            stage = Stage(self.path, inputs, writer, remarks, Bar(progress, step.name, total))
+            step.work(stage)
+        os.replace(_unfinished(dropped), dropped)
+        if not stage.reasons:
+            dropped.unlink()
+        os.replace(_unfinished(kept), kept)
+        self.counts["stages"][step.name] = {
+            "settings": fixed(step.settings),
+            "read": stage.read,
+            "kept": stage.kept,
+            "dropped": dict(stage.reasons.most_common()),
+            "sources": dict(stage.sources),
+            "notes": {note: number for note, number in stage.notes.items() if number},
+            "seconds": round(time.monotonic() - begin, 3),
+            "commit": self._commit,
+        }
+        write_json(self.path / COUNTS, self.counts)
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f"{path.name}.tmp")
+
+
+def _open(path: Path) -> Any:
+    if path.name.endswith(".gz.tmp"):
+        return gzip.open(path, "wt", compresslevel=1, encoding="utf-8")
+    return path.open("w", encoding="utf-8")

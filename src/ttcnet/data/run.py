@@ -1,0 +1,86 @@
+"""The whole of `ttcnet data`: stage after stage, each on what the one before it kept."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from ttcnet.environment import commit, machine, versions
+
+from .contamination import decontaminate
+from .duplicates import exact, near
+from .folder import RESULT, Content, Folder, Step
+from .sampling import sample
+from .settings import Decontaminate, Exact, Settings, Source
+from .sources import check, fetch
+from .verification import verify
+
+PACKAGES = ("datasets", "rensa", "math-verify")
+
+
+def run(settings: Settings) -> Path:
+    """Do all stages, or those that are not done yet. The folder gets data.jsonl, counts.json, and what every stage kept
+    and dropped."""
+    facts = {"settings": asdict(settings), "command": shlex.join(sys.argv)}
+    facts |= {"versions": versions(*PACKAGES), "machine": machine()}
+    planned = list(steps(settings))
+    folder = Folder(Path(settings.out), planned, facts, commit())
+    left = [step for step in planned if not folder.done(step)]
+    for step in left:  # what can be known to be wrong is told before anything is done
+        for source in _sources(step.settings):
+            check(source)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    times = (TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, *times, console=Console(stderr=True), transient=True) as progress:
+        for step in left:
+            folder.do(step, progress)
+    Console().print(table(folder.counts["stages"]))
+    return folder.path / RESULT
+
+
+def steps(settings: Settings) -> Iterator[Step]:
+    """All stages, each on what the one before it kept. Verification comes late, for it is dear."""
+    before = []
+    for source in settings.sources:
+        before.append(f"fetch-{source.name}")
+        yield Step(before[-1], source, [], partial(fetch, source=source))
+    later: list[tuple[str, Any, Any]] = [
+        ("exact", Exact(), exact),
+        ("near", settings.near, near),
+        ("decontaminate", settings.decontaminate, decontaminate),
+        ("verify", settings.verify, verify),
+        ("sample", settings.sample, sample),
+    ]
+    for name, own, work in later:
+        if own is not None:
+            yield Step(name, own, before, partial(work, settings=own))
+            before = [name]
+
+
+def _sources(settings: object) -> list[Source]:
+    """The sources that a stage reads."""
+    if isinstance(settings, Decontaminate):
+        return settings.tests
+    return [settings] if isinstance(settings, Source) else []
+
+
+def table(stages: dict[str, Content]) -> Table:
+    """The counts of all stages, for people."""
+    shown = Table("stage", box=None)
+    for title in ("read", "kept", "dropped", "seconds"):
+        shown.add_column(title, justify="right")
+    shown.add_column("why")
+    for name, counts in stages.items():
+        reasons = ", ".join(f"{reason} {number:,}" for reason, number in counts["dropped"].items())
+        numbers = (counts["read"], counts["kept"], counts["read"] - counts["kept"])
+        shown.add_row(name, *(f"{number:,}" for number in numbers), f"{counts['seconds']:.1f}", reasons)
+    return shown

@@ -1,0 +1,46 @@
+"""Problems as they are compared: what differs in looks alone becomes the same."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from hashlib import blake2b
+
+_THOUSANDS = re.compile(r"(?<=\d)(?:,|\\,|\{,\}|,\\!|\{,\\!\})(?=\d{3}(?!\d))")
+_LAYOUT = re.compile(
+    r"\\[,;:!> ()\[\]]|~|\$"  # spaces of LaTeX, and where its mathematics starts and ends
+    r"|\\(?:left|right|q?quad|displaystyle|textstyle|limits|bigg?[lrm]?"
+    r"|text(?:bf|it|rm)?|math(?:rm|bf|it|sf)|operatorname|mbox)(?![a-z])\*?"
+)
+_POSSESSIVE = re.compile(r"(?<=[^\W\d_])'(?=[^\W\d_])")  # elsewhere it is a derivative, f'(x)
+_SIZED = re.compile(r"\\[dtc](frac|binom)(?![a-z])")
+_SIGN = r"\u3040-\u30ff\u3400-\u9fff"  # of Chinese and Japanese, where a letter is a word
+_TOKEN = re.compile(rf"\d+|[{_SIGN}]|[^\W\d_{_SIGN}]+|[^\w\s]|_")
+_SILENT = frozenset('\\.,;:?"`{}')  # tokens that tell nothing about the problem
+_QUOTES = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "−": "-", "–": "-"})
+
+
+def tokens(text: str) -> list[str]:
+    """Words, numbers and operators, in lower case, without LaTeX's layout and without punctuation."""
+    text = unicodedata.normalize("NFKC", text).translate(_QUOTES).lower()
+    text = _POSSESSIVE.sub(" ", _LAYOUT.sub(" ", _THOUSANDS.sub("", text)))
+    return [token for token in _TOKEN.findall(_SIZED.sub(r"\\\1", text)) if token not in _SILENT]
+
+
+def words(parts: list[str]) -> list[str]:
+    """Of tokens, the words and numbers; names of LaTeX's commands, such as frac, are words."""
+    return [part for part in parts if part.isalnum()]
+
+
+def digest(parts: list[str]) -> int:
+    """A number of 64 bits for a list of words, the same in every process."""
+    return int.from_bytes(blake2b(" ".join(parts).encode(), digest_size=8).digest())
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written: JSON lets half a letter through."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

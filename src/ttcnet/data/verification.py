@@ -1,0 +1,184 @@
+"""Verification: a model solves every problem anew, again and again, and rows whose answer it finds often enough are
+kept. A row that has no solution gets the first one of the model's that is right.
+
+Rounds go through all rows, each with seeds of its own; a row is left out as soon as its verdict is clear. Every answer
+is written down when it comes, so that a run that is killed goes on with the next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ttcnet.endpoint import Endpoint, Failed, Request
+from ttcnet.errors import fail
+from ttcnet.tasks.math import verdict
+from ttcnet.tasks.math.prompts import COT
+
+from .folder import Content, Stage
+from .settings import Verify, fixed
+from .text import digest, is_unicode
+
+LOG = "verify.log.jsonl"
+STRIKES = 3  # requests without a reply, before a row is given up
+SILENCE = 100  # the same, of any rows and without a reply in between, before the server is
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is known of a row."""
+
+    asked: int = 0
+    agreed: int = 0
+    failed: int = 0
+    solution: int | None = None  # where in the log
+
+    def clear(self, settings: Verify) -> bool:
+        """Whether more answers could change nothing."""
+        left = settings.rounds - self.asked
+        return self.failed >= STRIKES or self.agreed >= settings.agree or self.agreed + left < settings.agree
+
+    def rounds(self, settings: Verify) -> int:
+        """How many rounds are behind it, those that need not be held included."""
+        return settings.rounds if self.clear(settings) else self.asked
+
+
+class Log:
+    """The settings, then all answers so far, one a line, and what they add up to. A line cut short is cut off."""
+
+    def __init__(self, path: Path, settings: Verify) -> None:
+        self.tallies: dict[str, Tally] = {}
+        self.answers, self._settings = 0, fixed(settings)
+        self._file = path.open("a+b")
+        self._file.seek(0)
+        whole = 0
+        for line in self._file:
+            if not line.endswith(b"\n"):
+                break
+            entry = json.loads(line)
+            if whole:
+                self._count(entry, whole)
+            elif entry != self._settings:
+                self._file.close()
+                remedy = f"Give the settings that it was started with, or remove {path} to start verification anew."
+                fail("verify", f"must be as it was: {entry}", self._settings, remedy)
+            whole += len(line)
+        self._file.truncate(whole)
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def tally(self, name: str) -> Tally:
+        return self.tallies.get(name, Tally())
+
+    def add(self, entry: Content) -> None:
+        if self._file.seek(0, os.SEEK_END) == 0:
+            self._write(self._settings)
+        self._count(entry, self._write(entry))
+
+    def _write(self, entry: Content) -> int:
+        place = self._file.seek(0, os.SEEK_END)
+        self._file.write(json.dumps(entry).encode() + b"\n")
+        self._file.flush()
+        return place
+
+    def solution(self, place: int) -> str:
+        self._file.seek(place)
+        text: str = json.loads(self._file.readline())["solution"]
+        return text
+
+    def _count(self, entry: Content, place: int) -> None:
+        tally = self.tallies.setdefault(entry["id"], Tally())
+        if "failed" in entry:
+            tally.failed += STRIKES if entry["refused"] else 1
+            return
+        self.answers += 1
+        tally.asked += 1
+        tally.agreed += entry["right"]
+        if "solution" in entry:
+            tally.solution = place
+
+
+def verify(stage: Stage, settings: Verify) -> None:
+    """Ask for every row until its verdict is clear, then keep or drop it."""
+    with Log(stage.folder / LOG, settings) as log:
+        behind = [log.tally(row["id"]).rounds(settings) for row in stage.peek() if row["answer"] is not None]
+        if sum(behind) < settings.rounds * len(behind):
+            stage.bar.begin(settings.rounds * len(behind), sum(behind))
+            with Endpoint(settings.url, settings.model, settings.concurrent) as server:
+                server.connect()
+                while _round(stage, settings, log, server):
+                    pass
+        for row in stage.peek():
+            stage.read += 1
+            tally = log.tally(row["id"])
+            if row["answer"] is None:
+                stage.drop(row["id"], "no answer to verify")
+            elif tally.failed >= STRIKES:
+                stage.drop(row["id"], "no reply")
+            elif tally.agreed < settings.agree:
+                stage.drop(row["id"], "not agreed", agreed=tally.agreed, rounds=tally.asked)
+            else:
+                if row["solution"] is None and tally.solution is not None:
+                    row["solution"] = log.solution(tally.solution)
+                    stage.notes["solutions by the model"] += 1
+                stage.keep(row)
+
+
+def _round(stage: Stage, settings: Verify, log: Log, server: Endpoint) -> bool:
+    """One more answer for every row that needs it; whether there was any."""
+    waiting: dict[int, Content] = {}
+    silent: list[Content] = []  # failures since the last answer
+
+    def requests() -> Iterator[Request]:
+        rows = (row for row in stage.peek() if row["answer"] is not None)
+        for number, row in enumerate(row for row in rows if not log.tally(row["id"]).clear(settings)):
+            waiting[number] = row
+            seed = digest([str(settings.seed), row["id"], str(log.tally(row["id"]).asked)]) % 2**31
+            messages = [{"role": "user", "content": f"{row['problem']}\n\n{COT}"}]
+            yield Request(messages, settings.max_tokens, settings.temperature, seed)
+
+    def note(*entries: Content) -> None:
+        for entry in entries:
+            before = log.tally(entry["id"]).rounds(settings)
+            log.add(entry)
+            stage.bar.advance(log.tally(entry["id"]).rounds(settings) - before)
+
+    asked = answered = 0
+    for number, reply in server.ask_all(requests()):
+        row, asked = waiting.pop(number), asked + 1
+        if isinstance(reply, Failed):
+            silent.append({"id": row["id"], "failed": reply.reason, "refused": reply.attempts == 1})
+            if len(silent) == SILENCE:
+                break
+        else:  # the server works, so that failures are those of their rows
+            note(_judged(row, reply.choices[0].text, log.tally(row["id"])), *silent)
+            silent.clear()
+            answered += 1
+    if silent:
+        lost = len(silent) == SILENCE or not log.answers
+        if not lost:
+            server.connect()  # or it says that it is not there
+            note(*silent)
+            lost = not answered and any(not log.tally(failure["id"]).clear(settings) for failure in silent)
+        if lost:
+            remedy = (
+                f"See to it, and give the command again: answers are kept. {STRIKES} failures, and a row is dropped."
+            )
+            fail("server", "must answer", f"{settings.url}: {silent[-1]['failed']}", remedy, ConnectionError)
+    return asked > 0
+
+
+def _judged(row: Content, text: str, tally: Tally) -> Content:
+    found = verdict(row["answer"], text)
+    entry: dict[str, Any] = {"id": row["id"], "round": tally.asked + 1, "right": found.right, "answer": found.answer}
+    if found.right and row["solution"] is None and tally.solution is None and is_unicode(text):
+        entry["solution"] = text
+    return entry

@@ -1,0 +1,52 @@
+"""ttcnet analyse ...: imports happen inside the commands, to keep --help instant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+KINDS = (".png", ".pdf", ".svg")
+
+app = typer.Typer(help="Look inside models.", no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+@app.command()
+def alignment(
+    model: Annotated[str, typer.Option(help="Folder or name of the Hub.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            help="Problems and solutions: a JSON Lines file, owner/name of the Hub, or a folder of `ttcnet eval math`."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="JSON file for what is found.")],
+    adapter: Annotated[str | None, typer.Option(help="Folder of an adapter for the model.")] = None,
+    horizon: Annotated[int | None, typer.Option(help="Steps to look ahead; the model's own if not given.")] = None,
+    limit: Annotated[int | None, typer.Option(help="The first so many questions.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Also draw a figure: PNG, PDF or SVG.")] = None,
+) -> None:
+    """Compare what TTC layers plan with the chain of thought that follows, of the same question and of others."""
+    from ttcnet.errors import fail, is_complaint
+    from ttcnet.extras import require
+
+    try:
+        require("transformers", "models", "ttcnet analyse")
+        if plot is not None:
+            require("matplotlib", "plot", "Drawing the alignment")
+            if plot.suffix not in KINDS:
+                fail("plot", f"must end in {' or '.join(KINDS)}", plot, "Name a file of one of these kinds.")
+        from .alignment_report import draw, report, table, write
+
+        found = report(model, data, adapter=adapter, horizon=horizon, limit=limit)
+        write(found, out)
+        if plot is not None:
+            draw(found, plot)
+    except Exception as error:
+        if not isinstance(error, ImportError | OSError) and not is_complaint(error):
+            raise  # a fault of ours or of a library: with all that is known about it
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+    for line in table(found):
+        typer.echo(line)

@@ -1,0 +1,163 @@
+"""lm-evaluation-harness on models with TTC layers: `ttcnet eval lm`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NoReturn
+
+from lm_eval import simple_evaluate
+from lm_eval.tasks import TaskManager
+from lm_eval.utils import handle_non_serializable, make_table
+
+from ttcnet.environment import commit, machine, versions
+from ttcnet.errors import fail
+from ttcnet.files import is_first_process
+from ttcnet.records import write_json
+
+from .journal import Journal
+from .lm_model import TTCNetLM
+from .local import Local
+from .store import _write_lines
+
+OURS, SETTINGS = Path(__file__).parent / "lm_tasks", "settings.json"
+ALLOWED = "HF_ALLOW_CODE_EVAL"  # what the package evaluate asks for before it runs code
+SEED = 1234  # lm_eval's own
+
+
+@dataclass(frozen=True)
+class Harness:
+    """Settings of an evaluation. A folder holds one, so that its answers are never those of another."""
+
+    model: str
+    tasks: tuple[str, ...]
+    adapter: str | None = None
+    horizon: int | None = None
+    shots: int | None = None
+    limit: int | None = None
+    max_tokens: int | None = None
+    chat: bool = False
+    amc: str | None = None
+
+
+def evaluate(settings: Harness, out: Path, *, batch: int = 8, device: str | None = None, run_code: bool = False) -> str:
+    """Run to the end, going on with the answers that `out` has already. Writes results.json, lm_eval.json (what lm_eval
+    reports) and samples-TASK.jsonl (what the model wrote, where it had to write); returns a table.
+
+    Args:
+        run_code: run programs that the model writes, on this machine.
+    """
+    for field, value in (("limit", settings.limit), ("max_tokens", settings.max_tokens), ("batch", batch)):
+        if value is not None and value < 1:
+            fail(field, "must be 1 or more", value, "Pass a whole number.")
+    with _running_code(run_code):
+        tasks = _tasks(settings, run_code)
+        model = TTCNetLM(settings.model, settings.adapter, settings.horizon, device, batch_size=batch)
+        _check_settings(settings, model, out)
+        journal = Journal(out, model.rank)
+        model.keep(journal)
+        results = simple_evaluate(
+            model,
+            tasks=tasks,
+            task_manager=TaskManager(include_defaults=False),
+            num_fewshot=settings.shots,
+            limit=settings.limit,
+            apply_chat_template=settings.chat,
+            gen_kwargs=None if settings.max_tokens is None else {"max_gen_toks": settings.max_tokens},
+            torch_random_seed=SEED + journal.found,  # samples that follow others are not drawn like them
+            confirm_run_unsafe_code=run_code,
+        )
+    if results is None:
+        return ""  # the first process has them
+    _write(results, settings, model, out)
+    return str(make_table(results)) + ("\n" + str(make_table(results, "groups")) if results.get("groups") else "")
+
+
+def _tasks(settings: Harness, run_code: bool) -> list[Any]:
+    """The tasks and groups that are asked for, with their data."""
+    facts = {} if settings.amc is None else {"amc": settings.amc}
+    manager = TaskManager(include_path=OURS, include_defaults=False, metadata=facts)
+    if not all(name in manager.all_tasks or Path(name).is_file() for name in settings.tasks):
+        manager = TaskManager(include_path=OURS, metadata=facts)  # reading all of lm_eval's takes seconds
+    found: list[Any] = []
+    for name in settings.tasks:
+        if name not in manager.all_tasks and not Path(name).is_file():
+            near = get_close_matches(name, manager.all_tasks)
+            remedy = f"Did you mean {' or '.join(near)}?" if near else "List them with: lm_eval ls tasks"
+            fail("tasks", "must be tasks of lm_eval, amc, or YAML files", repr(name), remedy)
+        entry = manager.task_index.get(name)
+        if entry is not None and (entry.cfg or {}).get("unsafe_code") and not run_code:
+            _refuse(name)  # before it is loaded, which tries to run a program already
+        loaded = manager.load(name)
+        for task in loaded["tasks"].values():
+            if getattr(task, "UNSAFE_CODE", False) and not run_code:
+                _refuse(task.task_name)
+        groups = loaded["groups"]
+        found += [groups[name]] if name in groups else loaded["tasks"].values()
+    return found
+
+
+def _refuse(task: str) -> NoReturn:
+    remedy = "Pass --run-code to run them on this machine, best inside a container; or leave the task out."
+    fail("tasks", "must not run programs that a model writes, unless told to", repr(task), remedy)
+
+
+@contextmanager
+def _running_code(allowed: bool) -> Iterator[None]:
+    if not allowed:
+        yield
+        return
+    before, os.environ[ALLOWED] = os.environ.get(ALLOWED), "1"
+    try:
+        yield
+    finally:
+        del os.environ[ALLOWED]
+        os.environ.update({} if before is None else {ALLOWED: before})
+
+
+def _check_settings(settings: Harness, model: TTCNetLM, out: Path) -> None:
+    """Those of the answers that are there, the model's weights included; kept from now on if there are none."""
+    facts = Local(model.model, model.tokenizer, name=settings.model).facts()
+    now = _plain(asdict(settings) | facts)
+    before = json.loads((out / SETTINGS).read_text()) if any(out.glob("answers-*.jsonl")) else now
+    if before != now:
+        changed = {name: (before.get(name), value) for name, value in now.items() if before.get(name) != value}
+        remedy = "Give the settings that it was started with, or choose another folder."
+        fail("settings", f"must be those of the evaluation in {out}", f"(then, now): {changed}", remedy)
+    out.mkdir(parents=True, exist_ok=True)
+    if is_first_process():
+        write_json(out / SETTINGS, now)
+
+
+def _write(results: dict[str, Any], settings: Harness, model: TTCNetLM, out: Path) -> None:
+    for task, samples in results.pop("samples").items():
+        if results["configs"][task]["output_type"] == "generate_until":
+            _write_lines(out / f"samples-{task}.jsonl", map(_plain, samples))
+    write_json(out / "lm_eval.json", _plain(results))
+    figures = {
+        task: {name: value for name, value in values.items() if isinstance(value, float | int)}
+        for task, values in results["results"].items()
+    }
+    record = {
+        "results": figures,
+        "settings": asdict(settings),
+        "horizon": model.horizon,
+        "versions": versions() | {"lm_eval": metadata.version("lm_eval")},
+        "machine": machine(),
+        "commit": commit(),
+        "command": shlex.join(["ttcnet", *sys.argv[1:]]),
+    }
+    write_json(out / "results.json", record)
+
+
+def _plain(content: Any) -> Any:
+    """Fit for JSON."""
+    return json.loads(json.dumps(content, default=handle_non_serializable))

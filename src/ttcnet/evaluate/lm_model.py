@@ -1,0 +1,100 @@
+"""The model `ttcnet` of lm_eval: its Hugging Face model, with an adapter and a horizon.
+
+lm_eval finds the models of other packages once they are imported. To use its own command line with this one:
+
+    python -m ttcnet.evaluate.lm_model --model ttcnet --model_args pretrained=FOLDER,horizon=8 --tasks hellaswag
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lm_eval.api.registry import register_model
+from lm_eval.models.huggingface import HFLM
+from torch import Tensor
+
+from ttcnet.errors import fail
+
+from .journal import Journal
+from .models import horizon, horizon_of, usable, with_adapter
+
+
+@register_model("ttcnet")
+class TTCNetLM(HFLM):  # type: ignore[misc, unused-ignore]
+    """Any causal language model of transformers.
+
+    Args:
+        pretrained: folder or name of the Hub, or a model.
+        adapter: folder of an adapter for it.
+        horizon: steps that TTC layers look ahead, while it answers; None is the model's own.
+        device: cuda where there is one, if not given.
+        options: of lm_eval's HFLM: batch_size, dtype, max_length, tokenizer, ...
+    """
+
+    _model: Any
+
+    def __init__(
+        self,
+        pretrained: Any,
+        adapter: str | None = None,
+        horizon: int | None = None,
+        device: str | None = None,
+        **options: Any,
+    ) -> None:
+        self.adapter, self.steps = adapter, horizon
+        super().__init__(pretrained, device=usable(device), **options)
+        self.journal: Journal | None = None
+        with self.planning():
+            self.horizon = horizon_of(self.model)
+
+    def _create_model(self, *args: Any, **options: Any) -> None:
+        super()._create_model(*args, **options)
+        if self.adapter is not None:
+            self._model = with_adapter(self._model, self.adapter)
+            self._config = self._model.config
+
+    def planning(self) -> Any:
+        """A `with` block in which the model plans as far as it was asked to."""
+        return horizon(self.model, self.steps)
+
+    def _model_call(self, *args: Any, **options: Any) -> Tensor:
+        with self.planning():
+            return super()._model_call(*args, **options)
+
+    def _model_generate(self, *args: Any, **options: Any) -> Tensor:
+        with self.planning():
+            return super()._model_generate(*args, **options)
+
+    def keep(self, journal: Journal) -> None:
+        """Write all answers to a journal, and do not ask again for those that it has."""
+        self.journal = journal
+        self.set_cache_hook(journal)
+
+    def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        return self._answers("loglikelihood", super().loglikelihood, requests, disable_tqdm)
+
+    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
+        return self._answers("loglikelihood_rolling", super().loglikelihood_rolling, requests, disable_tqdm)
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        longest = max((request.args[1].get("max_gen_toks", 0) for request in requests), default=0)
+        if longest >= self.max_length:
+            rule = f"must be less than the {self.max_length} that the model takes in all"
+            fail("max_tokens", rule, longest, "Pass less, as max_tokens or in the task: max_gen_toks.")
+        return self._answers("generate_until", super().generate_until, requests, disable_tqdm)
+
+    def _answers(self, kind: str, ask: Callable[..., list[Any]], requests: list[Any], disable_tqdm: bool) -> list[Any]:
+        """The answers to all requests, asking for those alone that the journal does not have."""
+        if self.journal is None:
+            return ask(requests, disable_tqdm=disable_tqdm)
+        answers = [self.journal.take(kind, request.args) for request in requests]
+        open_ones = [request for request, answer in zip(requests, answers, strict=True) if answer is None]
+        new = iter(ask(open_ones, disable_tqdm=disable_tqdm) if open_ones else ())
+        return [next(new) if answer is None else answer for answer in answers]
+
+
+if __name__ == "__main__":
+    from lm_eval.__main__ import cli_evaluate
+
+    cli_evaluate()

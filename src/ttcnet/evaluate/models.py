@@ -1,0 +1,69 @@
+"""Models with TTC layers, as other libraries load them: their adapter and their horizon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import ttcnet.adapter
+from ttcnet.adapter.storage import FILE
+from ttcnet.errors import fail
+from ttcnet.extras import require
+from ttcnet.lqr.checks import horizon as check_horizon
+from ttcnet.models.modeling import TTCNetPreTrainedModel
+from ttcnet.nn import TTCLayer
+
+
+def usable(device: str | None) -> str:
+    """That device, or the best there is."""
+    if device is not None and device.startswith("cuda") and not torch.cuda.is_available():
+        fail("device", "must be one that torch sees", repr(device), "Pass cpu, or run `ttcnet env` for the reason.")
+    return device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def with_adapter(model: Any, folder: str | Path) -> Any:
+    """A base model with what an adapter's folder holds: inserted layers, what PEFT trained, or both."""
+    peft = (Path(folder) / "adapter_config.json").is_file()
+    if (Path(folder) / FILE).is_file() or not peft:
+        ttcnet.adapter.load(model, folder)
+    if peft:
+        model = require("peft", "sft", "LoRA").PeftModel.from_pretrained(model, folder).get_base_model()
+    return model
+
+
+def ttc_layers(model: nn.Module) -> dict[str, TTCLayer]:
+    """The TTC layers of a model, by name."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, TTCLayer)}
+
+
+def horizon_of(model: Any) -> int | None:
+    """How far a model plans; None if it has no TTC layers."""
+    return model.config.horizon if ttc_layers(model) else None
+
+
+def look_ahead(model: Any, steps: int | None) -> None:
+    """Have TTC layers look `steps` ahead from now on; None leaves them as they are."""
+    if steps is None:
+        return
+    if not ttc_layers(model):
+        fail("horizon", "needs a model with TTC layers", type(model).__name__, "Leave it out, or name an adapter.")
+    if isinstance(model, TTCNetPreTrainedModel):
+        model.config.horizon = check_horizon(steps)
+    else:
+        ttcnet.adapter.set_horizon(model, steps)
+
+
+@contextmanager
+def horizon(model: Any, steps: int | None) -> Iterator[None]:
+    """`look_ahead` for the time of a `with` block."""
+    before = horizon_of(model)
+    look_ahead(model, steps)
+    try:
+        yield
+    finally:
+        look_ahead(model, before)

@@ -1,0 +1,102 @@
+"""What a layer does with a few tokens, recorded on a GPU and replayed: one launch in place of dozens.
+
+Generating text asks a layer for one token at a time. A GPU is done with that at once and waits for the host, which
+starts every small step by itself. A CUDA graph starts them all together. It does what the host did, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ttcnet.lqr.kernels.nvrtc import new_stream
+
+FEW = 64  # tokens; with more of them the GPU is what takes the time
+OFTEN = 3  # calls of one kind before it is recorded
+KEPT = 16  # kinds
+
+Compute = Callable[[Tensor], Tensor]
+_lock = Lock()  # what is between the copies in and out belongs to one thread
+
+
+@cache
+def _recording(index: int, stream: int) -> tuple[torch.cuda.Stream, Any]:
+    """Where calls on a stream are recorded, and the memory that all of them share: they never run at the same time.
+
+    The recording stream is one that nobody else knows. Then the workspace of cuBLAS, which belongs to a stream, comes
+    from that memory as well, and stays there when torch frees all workspaces, as CUDA graphs of torch.compile make it
+    do; otherwise what is recorded would go on writing to memory that is another's by then.
+    """
+    return torch.cuda.ExternalStream(new_stream(index), device=index), torch.cuda.graph_pool_handle()
+
+
+def may_replay(x: Tensor, layer: nn.Module) -> bool:
+    """Whether a call of a layer without gradients can be one of many: few tokens, on a GPU, as it is."""
+    if torch.compiler.is_compiling() or not x.is_cuda or type(x) is not Tensor or x.numel() > FEW * x.shape[-1]:
+        return False
+    if layer.training or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda") or x.numel() == 0:
+        return False
+    return not torch.cuda.is_current_stream_capturing()
+
+
+def as_built(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a module is what it was built as: not wrapped (LoRA, quantised, sharded), and nobody listens to it."""
+    return type(module) is kind and not (
+        module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__
+    )
+
+
+class Replays:
+    """Recorded calls, by kind. A copy of it starts empty, so that a layer that has one can be copied and pickled."""
+
+    def __init__(self) -> None:
+        self._seen: dict[object, int] = {}
+        self._records: dict[object, _Record] = {}
+
+    def __reduce__(self) -> tuple[type[Replays], tuple[()]]:
+        return Replays, ()
+
+    def __call__(self, compute: Compute, x: Tensor, kind: object) -> Tensor:
+        """compute(x), recorded for `kind`: all that it depends on besides the contents of tensors, such as their
+        addresses."""
+        index = x.get_device()
+        stream = torch._C._cuda_getCurrentRawStream(index)
+        kind = (kind, x.shape, x.dtype, index, stream)
+        with _lock:
+            record = self._records.get(kind)
+            if record is None:
+                self._seen[kind] = self._seen.get(kind, 0) + 1
+                if self._seen[kind] < OFTEN:
+                    return compute(x)
+                if len(self._records) >= KEPT:
+                    self._seen.clear()
+                    self._records.clear()
+                record = self._records[kind] = _Record(compute, x, *_recording(index, stream))
+            return record.replay(x)
+
+
+class _Record:
+    """A call as a CUDA graph. It has been made before, so that what happens the first time only has happened."""
+
+    def __init__(self, compute: Compute, x: Tensor, aside: torch.cuda.Stream, memory: Any) -> None:
+        # no inference tensors: the next call may come from outside of inference mode, and could not write to them
+        with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(x.device):
+            self.x = x.clone()
+            self.graph = torch.cuda.CUDAGraph()
+            aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(aside):
+                self.graph.capture_begin(memory, capture_error_mode="thread_local")
+                try:
+                    self.y = compute(self.x)
+                finally:
+                    self.graph.capture_end()
+
+    def replay(self, x: Tensor) -> Tensor:
+        self.x.copy_(x)
+        self.graph.replay()
+        return self.y.clone()

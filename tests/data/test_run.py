@@ -1,0 +1,204 @@
+"""The whole pipeline: its files and counts, what happens when it is killed, and what its result is good for."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.data.made import problems, read, rows, write
+from tests.fake_server import answer, serving
+from tests.train import tiny
+from ttcnet import records
+from ttcnet.cli import app
+from ttcnet.data import folder as folders
+from ttcnet.data.run import run
+from ttcnet.data.settings import Decontaminate, Near, Sample, Settings, Source, Verify
+from ttcnet.train.examples import prepare
+
+STAGES = ["fetch-a", "fetch-b", "exact", "near", "decontaminate", "verify", "sample"]
+
+
+def right(request, _):
+    """The model knows all answers but those of every tenth problem: they stand in the names of the rows."""
+    number = int(re.search(r"#(\d+)", request["messages"][0]["content"])[1])
+    return answer(rf"\boxed{{{number if number % 10 else -1}}}")
+
+
+def content(count, seed):
+    made = [row | {"problem": f"#{n}: {row['problem']}"} for n, row in enumerate(rows(count, seed))]
+    for n in (1, 2, 3):  # copies, near copies
+        made[-n] = made[n]
+        made[-n - 5] = made[n + 5] | {"problem": made[n + 5]["problem"].replace(" and ", " and also ", 1)}
+    return made
+
+
+@pytest.fixture
+def server():
+    with serving(right) as found:
+        yield found
+
+
+@pytest.fixture
+def settings(tmp_path, server):
+    sources = [Source(str(write(tmp_path / f"{name}.jsonl", content(40, seed)))) for seed, name in enumerate("ab")]
+    tests = [{"problem": text} for text in [*problems(5, seed=9), content(40, 1)[20]["problem"].upper()]]
+
+    def made(out="run", **changes):
+        test = Source(str(write(tmp_path / "t.jsonl", tests)))
+        options = dict(near=Near(), decontaminate=Decontaminate([test]), sample=Sample(50, quotas={"a": 20}))
+        options |= dict(verify=Verify("tiny", server[0], rounds=3, agree=2, concurrent=4))
+        return Settings(str(tmp_path / out), sources, **options | changes)
+
+    return made
+
+
+def counts(made):
+    return json.loads((Path(made.out) / "counts.json").read_text())
+
+
+def numbers(made):
+    """The counts, without what differs from run to run."""
+    stages = counts(made)["stages"]
+    return {name: {key: each for key, each in stage.items() if key != "seconds"} for name, stage in stages.items()}
+
+
+def test_counts_and_files(settings, capsys):
+    result = run(made := settings())
+    said = counts(made)
+    assert list(said["stages"]) == STAGES
+    assert {"settings", "versions", "machine", "command", "stages"} == set(said)
+    assert said["versions"]["rensa"][0].isdigit()
+    assert said["settings"]["sample"] == {"rows": 50, "seed": 0, "quotas": {"a": 20}}
+    stages = said["stages"]
+    assert [stages[name]["read"] - stages[name]["kept"] for name in STAGES[:4]] == [0, 0, 6, 6]
+    assert stages["decontaminate"]["dropped"] == {"in t": 1}
+    assert stages["verify"]["dropped"] == {"not agreed": 7}
+    assert stages["sample"]["sources"]["a"] == 20
+    assert len(read(result)) == stages["sample"]["kept"] == 50
+    for before, name in pairwise(STAGES[1:]):
+        kept = stages[before]["kept"] + (stages["fetch-a"]["kept"] if name == "exact" else 0)
+        assert stages[name]["read"] == kept == stages[name]["kept"] + sum(stages[name]["dropped"].values())
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in STAGES)
+    assert not list(result.parent.glob("*.tmp"))
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_run_that_is_killed_goes_on_and_ends_the_same(stage, settings, server, monkeypatch):
+    changes = {} if stage == "verify" else {"verify": None}
+    stages = [name for name in STAGES if name == stage or name != "verify"]
+    whole = run(settings("whole", **changes)).read_text()
+    asked = len(server[1])
+    server[1].clear()
+    keep, do = folders.Stage.keep, folders.Folder.do
+    at_work = []
+
+    def fatal(self, row):
+        if at_work[-1] == stage and self.kept == 10:
+            raise Killed
+        keep(self, row)
+
+    monkeypatch.setattr(folders.Stage, "keep", fatal)
+    monkeypatch.setattr(folders.Folder, "do", lambda *args: at_work.append(args[1].name) or do(*args))
+    with pytest.raises(Killed):
+        run(made := settings(**changes))
+    assert list(numbers(made)) == stages[: stages.index(stage)]
+    monkeypatch.setattr(folders.Stage, "keep", keep)
+    times = {path: path.stat().st_mtime_ns for path in Path(made.out).glob("*.gz")}
+    assert len(times) == stages.index(stage)
+    assert run(made).read_text() == whole
+    assert {path: path.stat().st_mtime_ns for path in times} == times  # done is done
+    assert numbers(made) == numbers(settings("whole", **changes))
+    assert len(server[1]) == asked  # no question twice
+
+
+def test_killed_for_good_in_the_middle_of_verification(settings, server, tmp_path):
+    """A process that gets SIGKILL, as of a machine that runs out of memory."""
+    whole = run(settings("whole")).read_text()
+    asked = len(server[1])
+    server[1].clear()
+    made = settings()
+    code = f"from ttcnet.data.run import run; from ttcnet.data.settings import *; run({made!r})"
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    log = tmp_path / "run" / "verify.log.jsonl"
+    while time.monotonic() < deadline and not (log.exists() and log.read_bytes().count(b"\n") > 20):
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert "verify" not in counts(made)["stages"]
+    known = log.read_bytes().count(b"\n") - 1
+    server[1].clear()
+    assert run(made).read_text() == whole
+    assert len(server[1]) == asked - known
+
+
+def test_what_is_done_stays(settings, server, monkeypatch):
+    """Settings of stages that are done are not changed; those of later ones may be."""
+    with pytest.raises(ValueError, match="model must be one that"):
+        run(settings(verify=Verify("big", server[0], rounds=3, agree=2)))
+    with pytest.raises(ValueError, match=r"settings must be those of the run in .*run; got others for its stage near"):
+        run(settings(near=Near(0.8)))
+    with pytest.raises(ValueError, match="others for its stage near"):
+        run(settings(near=None))
+    result = run(settings(sample=Sample(7)))
+    assert len(read(result)) == 7
+    with pytest.raises(ValueError, match="others for its stage sample"):
+        run(settings(sample=Sample(8)))
+    away = Verify("tiny", "http://127.0.0.1:9/v1", rounds=3, agree=2)
+    assert run(settings(verify=away, sample=Sample(7))) == result  # nothing is left to ask
+
+
+def test_a_run_that_came_to_nothing_binds_to_nothing(settings, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        run(settings(decontaminate=Decontaminate([Source(str(tmp_path / "none.jsonl"))])))
+    assert counts(settings())["stages"] == {}
+    run(settings(verify=None))
+
+
+@pytest.mark.filterwarnings("ignore")  # of trl, datasets and transformers, to each other
+def test_sft_trains_on_the_result(tmp_path):
+    from ttcnet.train import sft
+    from ttcnet.train.settings import settings as of_sft
+
+    source = Source(str(tiny.sums(tmp_path / "sums.jsonl")))
+    result = run(Settings(str(tmp_path / "run"), [source]))
+    examples = prepare(records.rows(str(result)), tiny.tokenizer())
+    assert len(examples.kept) == 40
+    values = dict(model="tiny", data=str(result), out=str(tmp_path / "sft"), adapter="none", steps=1, batch=4)
+    sft.fine_tune(of_sft(values | dict(bf16=False)), tiny.model(), tiny.tokenizer())
+    assert (tmp_path / "sft" / "model" / "model.safetensors").exists()
+
+
+def test_the_command(tmp_path):
+    write(tmp_path / "a.jsonl", rows(5))
+    (tmp_path / "run.toml").write_text(f'[[source]]\ndata = "{tmp_path / "a.jsonl"}"\n')
+    call = ["data", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")]
+    said = CliRunner().invoke(app, call)
+    assert said.exit_code == 0
+    assert "fetch-a" in said.output
+    assert len(read(tmp_path / "run" / "data.jsonl")) == 5
+    (tmp_path / "a.jsonl").unlink()
+    assert CliRunner().invoke(app, call).exit_code == 0  # all is done
+
+
+@pytest.mark.parametrize(("text", "words"), [("", "sources must be given"), (None, "No such file"), ("[", "TOML")])
+def test_the_command_complains_without_a_traceback(text, words, tmp_path):
+    if text is not None:
+        (tmp_path / "run.toml").write_text(text)
+    said = CliRunner().invoke(app, ["data", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")])
+    assert said.exit_code == 1
+    assert words in said.output
+    assert "Traceback" not in said.output

@@ -1,0 +1,34 @@
+"""Short runs of fine-tuning, for several tests."""
+
+import pytest
+
+from tests.train.tiny import model, sums, tokenizer
+from ttcnet.train.settings import settings
+
+ADAPTER = {"every": 2, "heads": 2, "state_size": 8, "rank": 4}
+
+
+def run_settings(folder, out="run", **changes):
+    data = folder / "data.jsonl"
+    if not data.exists():
+        sums(data)
+    values = dict(model="tiny", data=str(data), out=str(folder / out), adapter=ADAPTER, batch=8, device_batch=4)
+    values |= dict(steps=6, lr=3e-3, bf16=False, save_every=2, log_every=2, check_pointing=False)
+    return settings(values | changes)
+
+
+@pytest.fixture
+def make(tmp_path):
+    return lambda out="run", **changes: run_settings(tmp_path, out, **changes)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+    """A run that came to its end: its folder and its model. To be looked at or copied, not changed."""
+    from ttcnet.train import sft
+
+    folder = tmp_path_factory.mktemp("finished")
+    adapter = ADAPTER | {"dropout": 0.1, "horizon": 5}
+    config = run_settings(folder, adapter=adapter, steps=7, save_every=3)
+    trained = sft.fine_tune(config, model(), tokenizer())
+    return folder / "run", trained.eval(), config

@@ -1,0 +1,179 @@
+"""Runs that die and go on: the same weights and log as if they had not, whatever they left behind."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import ttcnet.adapter as adapter
+from tests.train.conftest import ADAPTER
+from tests.train.tiny import model, tokenizer
+from ttcnet.train import fine_tuner, sft
+from ttcnet.train.fine_tuner import FineTuner, Horizons
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of trl, datasets and transformers, to each other
+
+
+class KilledError(Exception):
+    """Ends a run from within, as a signal would."""
+
+
+def kill_at(step, monkeypatch):
+    at_step = Horizons.on_step_begin
+
+    def on_step_begin(self, args, state, control, **others):
+        if state.global_step == step:
+            raise KilledError
+        at_step(self, args, state, control, **others)
+
+    monkeypatch.setattr(Horizons, "on_step_begin", on_step_begin)
+
+
+def log(config):
+    lines = [json.loads(line) for line in (Path(config.out) / "log.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
+
+
+def assert_equal(one, two):
+    for (name, value), other in zip(one.named_parameters(), two.parameters(), strict=True):
+        assert torch.equal(value, other), name
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    """The finished run again, to be damaged: its settings."""
+    folder, _, config = finished
+    shutil.copytree(folder, tmp_path / "run")
+    return dataclasses.replace(config, out=str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("step", [2, 5])
+def test_a_killed_run_ends_at_the_same_weights(step, finished, monkeypatch, tmp_path):
+    _, whole, config = finished
+    config = dataclasses.replace(config, out=str(tmp_path / "killed"))
+    with monkeypatch.context() as patched:
+        kill_at(step, patched)
+        with pytest.raises(KilledError):
+            sft.fine_tune(config, model(), tokenizer())
+    with (tmp_path / "killed" / "log.jsonl").open("a") as file:
+        file.write('{"step": 4, "lo')  # killed while it wrote
+    torch.manual_seed(99)  # whatever happens in between
+    assert_equal(whole, sft.fine_tune(config, model(seed=1 if step == 5 else 0), tokenizer()))
+    assert log(config) == log(finished[2])
+    assert [line["step"] for line in log(config)] == [2, 3, 4, 6, 7]
+
+
+def test_what_is_inserted_goes_on_alone(make, monkeypatch):
+    whole = sft.fine_tune(make("whole", train="inserted"), model(), tokenizer())
+    with monkeypatch.context() as patched:
+        kill_at(5, patched)
+        with pytest.raises(KilledError):
+            sft.fine_tune(make("killed", train="inserted"), model(), tokenizer())
+    assert_equal(whole, sft.fine_tune(make("killed", train="inserted"), model(), tokenizer()))
+
+
+def test_a_finished_run_learns_no_more(copied, finished, monkeypatch):
+    monkeypatch.setattr(FineTuner, "training_step", None)
+    assert_equal(finished[1], sft.fine_tune(copied, model(), tokenizer()))
+    assert log(copied) == log(finished[2])
+
+
+def test_a_save_that_dies_leaves_the_last_checkpoint(make, monkeypatch, tmp_path):
+    real = fine_tuner.save
+
+    def dies(path, *rest):
+        if "checkpoint-4" in str(path) and path.name.startswith("random"):
+            raise KilledError
+        real(path, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fine_tuner, "save", dies)
+        with pytest.raises(KilledError):
+            sft.fine_tune(make(), model(), tokenizer())
+    assert fine_tuner.last_checkpoint(tmp_path / "run", print).name == "checkpoint-2"
+    sft.fine_tune(make(), model(), tokenizer())
+    assert not list((tmp_path / "run").glob("*.tmp"))
+
+
+def test_a_result_is_there_whole_or_not_at_all(copied, monkeypatch):
+    def dies(self, folder, **_):
+        Path(folder).mkdir()
+        raise KilledError
+
+    shutil.rmtree(Path(copied.out) / "model")
+    with monkeypatch.context() as patched:
+        patched.setattr("transformers.PreTrainedModel.save_pretrained", dies)
+        with pytest.raises(KilledError):
+            sft.fine_tune(copied, model(), tokenizer())
+    assert not (Path(copied.out) / "model").exists()
+    sft.fine_tune(copied, model(), tokenizer())
+    assert sorted(path.name for path in Path(copied.out).glob("model*")) == ["model"]
+
+
+@pytest.mark.parametrize("name", ["state.safetensors", "random-0.safetensors", "trainer_state.json"])
+def test_a_damaged_checkpoint_is_passed_over(name, copied, finished, capsys):
+    file = Path(copied.out) / "checkpoint-7" / name
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    assert_equal(finished[1], sft.fine_tune(copied, model(), tokenizer()))
+    told = " ".join(capsys.readouterr().err.split())
+    assert "checkpoint-7 is damaged, and passed over." in told
+    assert "Going on from" in told
+    assert log(copied) == log(finished[2])
+
+
+def test_a_run_with_damaged_checkpoints_alone_does_not_start_again(copied):
+    for file in Path(copied.out).glob("checkpoint-*/state.safetensors"):
+        file.unlink()
+    with pytest.raises(ValueError, match=r"must have a checkpoint that is whole; got .* delete all to start again"):
+        sft.fine_tune(copied, model(), tokenizer())
+
+
+def test_a_full_disk_is_told(make, monkeypatch, tmp_path):
+    from safetensors import SafetensorError
+
+    def full(*_, **__):
+        raise SafetensorError("I/O error: No space left on device")
+
+    monkeypatch.setattr("ttcnet.files.save_file", full)
+    with pytest.raises(OSError, match=r"state.safetensors must be writable; got .*No space left.* Make room"):
+        sft.fine_tune(make(), model(), tokenizer())
+    assert not fine_tuner.checkpoints(tmp_path / "run")
+
+
+def test_nothing_is_pickled_and_old_checkpoints_go(finished):
+    folder, _, _ = finished
+    suffixes = {path.suffix for path in folder.rglob("*") if path.is_file()}
+    assert suffixes == {".safetensors", ".json", ".jsonl", ".md", ".jinja", ".arrow"}
+    assert [path.name for path in fine_tuner.checkpoints(folder)] == ["checkpoint-6", "checkpoint-7"]
+
+
+def test_tied_embeddings(make, monkeypatch, tmp_path):
+    """Weights that have two names: SmolLM2's, Gemma's, those of the smaller Llamas and Qwens."""
+    with monkeypatch.context() as patched:
+        kill_at(5, patched)
+        with pytest.raises(KilledError):
+            sft.fine_tune(make(), model(tie_word_embeddings=True), tokenizer())
+    again = sft.fine_tune(make(), model(1, tie_word_embeddings=True), tokenizer())
+    assert_equal(again, sft.fine_tune(make("whole"), model(tie_word_embeddings=True), tokenizer()))
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model")
+    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
+    assert_equal(again, loaded)
+
+
+@pytest.mark.parametrize("inserted", [ADAPTER, None])
+def test_lora(inserted, make, monkeypatch, tmp_path):
+    from peft import PeftModel
+
+    options = dict(train="lora", adapter=inserted, steps=4)
+    trained = sft.fine_tune(make(**options), model(), tokenizer()).eval()
+    shutil.rmtree(tmp_path / "run" / "checkpoint-4")
+    assert_equal(trained, sft.fine_tune(make(**options), model(), tokenizer()).eval())
+    base = model() if inserted is None else adapter.load(model(), tmp_path / "run" / "adapter")
+    loaded = PeftModel.from_pretrained(base, tmp_path / "run" / "adapter").eval()
+    ids = torch.randint(6, 20, (2, 7))
+    assert torch.equal(trained(ids).logits, loaded(ids).logits)
+    assert not torch.equal(trained(ids).logits, model().eval()(ids).logits)

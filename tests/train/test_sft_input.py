@@ -1,0 +1,178 @@
+"""What a run of fine-tuning is given: settings, data, a model; and complaints about them."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+import ttcnet.adapter as adapter
+from tests.train.conftest import ADAPTER
+from tests.train.tiny import model, sums, tokenizer
+from ttcnet.records import rows
+from ttcnet.train import kept, sft
+from ttcnet.train.examples import prepare
+from ttcnet.train.settings import settings, values_of
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of trl, datasets and transformers, to each other
+
+
+def test_complaints_before_anything_is_learned(make, tmp_path):
+    def complaint(net=None, **changes):
+        with pytest.raises(ValueError) as found:  # noqa: PT011
+            sft.fine_tune(make(**changes), model() if net is None else net, tokenizer())
+        return str(found.value)
+
+    mixer = ADAPTER | {"insert": "gdn"}
+    assert complaint(packing=True, max_length=32, adapter=mixer).startswith("packing must be off with gdn")
+    assert complaint(batch=6).startswith("batch must be a multiple of device_batch 4 times 1 processes")
+    assert complaint(report_to="nothing").startswith("report_to must be one of none, all")
+    assert complaint(horizon="8").startswith("horizon sampler must be one of pln")
+    assert complaint(adapter={"every": 2.5}).startswith("every must be a whole number")
+    assert not (tmp_path / "run").exists()
+    assert complaint(model(max_position_embeddings=4)).startswith("max_length must be given: the model takes 4 tokens")
+    assert complaint(model(vocab_size=20)).startswith("tokenizer must have no tokens beyond the 20 of the model; got 3")
+    assert complaint(adapter={"every": 8}).startswith("every must fit the model's 2 decoder layers")
+    sft.fine_tune(make(steps=2), model(), tokenizer())  # none of these stands in the way of a run that is right
+    assert "must be those of the run" in complaint(steps=2, lr=0.1)
+    (tmp_path / "run").rename(tmp_path / "moved")
+    sft.fine_tune(make("moved", steps=2), model(), tokenizer())
+
+
+def test_a_model_that_cannot_be_loaded(make, tmp_path):
+    def complaint(name):
+        with pytest.raises((ValueError, OSError)) as found:
+            sft.fine_tune(make(model=str(name)))
+        return str(found.value)
+
+    rule = "model must be a folder with a model and its tokenizer, or a name of the Hub; got "
+    assert complaint(tmp_path / "nowhere").startswith(f"{rule}'{tmp_path / 'nowhere'}', which does not exist.")
+    model().save_pretrained(tmp_path / "base")
+    assert complaint(tmp_path / "base").startswith(f"{rule}'{tmp_path / 'base'}': ")  # no tokenizer
+    tokenizer().save_pretrained(tmp_path / "base")
+    weights = tmp_path / "base" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert complaint(tmp_path / "base").startswith(f"{rule}'{tmp_path / 'base'}': ")
+
+
+def test_examples_are_made_once(make, monkeypatch, tmp_path):
+    monkeypatch.setattr(kept, "ROWS", 7)
+    made = kept.examples_of(make(), tokenizer(), tmp_path / "examples")
+    plain = prepare(rows(make().data), tokenizer())
+    assert made.report == plain.report
+    assert [(row["input_ids"], row["labels"]) for row in made.kept] == plain.kept
+    with monkeypatch.context() as patched:
+        patched.setattr(kept, "prepare", None)
+        again = kept.examples_of(make(), tokenizer(), tmp_path / "examples")
+        assert list(again.kept) == list(made.kept)
+        patched.setattr(kept, "is_first_process", lambda: False)
+        assert kept.examples_of(make(), tokenizer(), tmp_path / "examples").report == made.report
+    assert kept.examples_of(make(system="the"), tokenizer(), tmp_path / "examples").tokens == made.tokens + 2 * 40
+    with (tmp_path / "data.jsonl").open("a") as file:
+        file.write('{"problem": "1", "solution": "1"}\n')
+    assert len(kept.examples_of(make(), tokenizer(), tmp_path / "examples").kept) == 41
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        ({"lr": "2e-5"}, "lr must be a number; got '2e-5'"),
+        ({"batch": 1.5}, "batch must be a whole number; got 1.5"),
+        ({"steps": True}, "steps must be a whole number or none; got True"),
+        ({"packing": "yes"}, "packing must be true or false; got 'yes'"),
+        ({"system": 5}, "system must be text or none; got 5"),
+        ({"horizon": 8}, "horizon must be text; got 8"),
+        ({"adapter": "ttc"}, "adapter must be a table or none; got 'ttc'"),
+        ({"lr": math.inf}, "lr must be above 0 and finite; got inf"),
+        ({"epochs": math.nan}, "epochs must be above 0 and finite; got nan"),
+        ({"weight_decay": -1}, "weight_decay must be 0 or more and finite; got -1"),
+        ({"seed": -1}, "seed must be 0 or more"),
+        ({"max_length": 0}, "max_length must be 1 or more; got 0"),
+    ],
+)
+def test_values_of_the_wrong_kind(value, complaint):
+    with pytest.raises((ValueError, TypeError), match=complaint):
+        settings(dict(model="m", data="d", out="o") | value)
+
+
+def test_settings_from_a_file(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text('model = "m"\ndata = "d"\nout = "o"\nlr = 1e-4\n[adapter]\nevery = "16:2"\n')
+    found = settings(values_of(path) | {"out": "elsewhere"})
+    assert (found.lr, found.out, found.adapter, found.weight_decay) == (1e-4, "elsewhere", {"every": "16:2"}, 0.1)
+    assert settings(dict(model="m", data="d", out="o", adapter="none")).adapter is None
+    with pytest.raises(ValueError, match=r"a.toml must hold fields among .*; got rate"):
+        settings(dict(model="m", rate=3), "a.toml")
+    with pytest.raises(ValueError, match="must name model, data and out; got no data, out"):
+        settings(dict(model="m"))
+    with pytest.raises(ValueError, match="train must not be 'inserted'"):
+        settings(dict(model="m", data="d", out="o", adapter=None, train="inserted"))
+    (tmp_path / "other.toml").write_text('extends = "run.toml"\nlr = 2e-4\n')
+    assert settings(values_of(tmp_path / "other.toml")).lr == 2e-4
+    assert settings(values_of(tmp_path / "other.toml")).adapter == {"every": "16:2"}
+    for wrong in ('"run.toml"', "3"):
+        path.write_text(f"extends = {wrong}\n")
+        with pytest.raises(ValueError, match=r"run.toml: extends must name another file beside it"):
+            values_of(path)
+    path.write_text("model = \n")
+    with pytest.raises(ValueError, match=r"run.toml must be TOML"):
+        values_of(path)
+
+
+RECIPES = [path for path in (Path(__file__).parents[2] / "recipes/math").glob("*.toml") if path.stem != "common"]
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_the_recipes_of_the_papers_table(path):
+    """Each says what its name does, and otherwise what the paper does."""
+    found = settings(values_of(path), path.name)
+    assert (found.batch, found.lr, found.weight_decay, found.warm_up, found.epochs) == (96, 2e-5, 0.1, 0.1, 1)
+    assert found.train == "all"
+    row = path.stem.rsplit("-", 1)[1]
+    if row == "full":
+        assert found.adapter is None
+    else:
+        config = adapter.TTCAdapterConfig.from_dict(found.adapter)
+        assert (config.insert, config.every, config.heads, config.rank) == (row, 8, 16, 16)
+        assert config.places(32) == {7: 1, 15: 1, 23: 1, 31: 1}
+
+
+def test_the_command(tmp_path):
+    from typer.testing import CliRunner
+
+    from ttcnet.cli import app
+
+    data, base = sums(tmp_path / "data.jsonl"), tmp_path / "base"
+    model().save_pretrained(base)
+    tokenizer().save_pretrained(base)
+    file = tmp_path / "run.toml"
+    file.write_text(f'model = "{base}"\nsteps = 9\nbf16 = false\n[adapter]\nevery = 2\nheads = 2\nstate_size = 8\n')
+    options = ["--data", str(data), "--out", str(tmp_path / "run"), "--steps", "2", "--batch", "4", "--heads", "4"]
+    done = CliRunner().invoke(app, ["sft", str(file), *options, "--train", "inserted"])
+    assert done.exit_code == 0, done.output
+    assert f"The adapter is in {tmp_path / 'run' / 'adapter'}" in done.output
+    kept = json.loads((tmp_path / "run" / "settings.json").read_text())["settings"]
+    assert kept["adapter"] == {"every": 2, "heads": 4, "state_size": 8}
+    assert kept["steps"] == 2
+    again = CliRunner().invoke(app, ["sft", str(file), *options, "--train", "inserted", "--every", "2"])
+    assert again.exit_code == 0, again.output  # 2 on the command line is 2 in the file
+    failed = CliRunner().invoke(app, ["sft", str(file), "--out", "x"])
+    assert failed.exit_code == 1
+    assert "must name model, data and out; got no data" in failed.output
+
+
+def test_only_complaints_come_without_a_traceback(tmp_path, monkeypatch):
+    from typer.testing import CliRunner
+
+    from ttcnet.cli import app
+
+    def broken(_):
+        raise ValueError("something inside")
+
+    monkeypatch.setattr(sft, "fine_tune", broken)
+    done = CliRunner().invoke(app, ["sft", "--model", "m", "--data", "d", "--out", str(tmp_path)])
+    assert isinstance(done.exception, ValueError)
+    monkeypatch.undo()
+    done = CliRunner().invoke(app, ["sft", "--model", "m", "--data", "d", "--out", str(tmp_path), "--batch", "0"])
+    assert isinstance(done.exception, SystemExit)
+    assert "batch must be 1 or more; got 0" in done.output

@@ -92,7 +92,8 @@ def _listing(path: Path) -> str:
 
 def _notebook(path: Path) -> tuple[str, dict[str, bytes]]:
     """A notebook as Markdown, and its pictures by name."""
-    parts, pictures = list[str](), dict[str, bytes]()
+    parts: list[str] = []
+    pictures: dict[str, bytes] = {}
     for cell in json.loads(path.read_text())["cells"]:
         source = "".join(cell["source"])
         parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")

@@ -30,8 +30,9 @@ def ratio(sums: Sequence[float], counts: Sequence[int]) -> Mean:
     """Σ sums / Σ counts, where each problem brings a sum over so many tokens: problems are what was sampled, and their
     tokens stand or fall together.
 
-    >>> print(ratio([-2.0, -3.0, -7.0], [2, 4, 6]))
-    -1.0000 (-1.2829 to -0.7171)
+    Examples:
+        >>> print(ratio([-2.0, -3.0, -7.0], [2, 4, 6]))
+        -1.0000 (-1.2829 to -0.7171)
     """
     n, total = len(sums), sum(counts)
     rate = math.fsum(sums) / total

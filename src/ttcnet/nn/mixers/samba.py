@@ -29,8 +29,11 @@ class Samba(Mixer):
 
     Args:
         window: how many tokens attention sees, the token itself included.
-        rotary, qk_norm: of the attention.
-        state_size, kernel, rank: of Mamba.
+        rotary: of the attention.
+        qk_norm: of the attention.
+        state_size: of Mamba.
+        kernel: of Mamba.
+        rank: of Mamba.
     """
 
     per_head = False

@@ -48,10 +48,11 @@ def number(value: int) -> Term:
 def join(left: Term, operation: str, right: Term) -> tuple[Term, Step]:
     """An operation on two terms, with no more brackets than it needs.
 
-    >>> seven, _ = join(number(3), "+", number(4))
-    >>> term, step = join(number(9), "-", seven)
-    >>> term.text, str(step)
-    ('9 - (3 + 4)', '9 - 7 = 2')
+    Examples:
+        >>> seven, _ = join(number(3), "+", number(4))
+        >>> term, step = join(number(9), "-", seven)
+        >>> term.text, str(step)
+        ('9 - (3 + 4)', '9 - 7 = 2')
     """
     strength = _STRENGTH[operation]
     alike = right.strength > strength or (right.strength == strength and operation in "+*")
@@ -76,8 +77,9 @@ def read(text: str) -> Reading:
     """Value and numbers of an expression of whole numbers, + - * / and brackets. A ValueError says where it is none,
     a ZeroDivisionError that it divides by zero.
 
-    >>> read("(25 - 7) * 3")
-    Reading(value=54, numbers=(25, 7, 3))
+    Examples:
+        >>> read("(25 - 7) * 3")
+        Reading(value=54, numbers=(25, 7, 3))
     """
     return _Parser(text).read()
 

@@ -68,8 +68,9 @@ class Puzzle:
 def make(count: int, difficulty: Difficulty | None = None, *, seed: int = 0, split: str = "train") -> list[Puzzle]:
     """`count` puzzles, no two alike. The same seed gives the same puzzles, and more of them go on where fewer end.
 
-    >>> [(puzzle.numbers, puzzle.target, puzzle.expression) for puzzle in make(1, seed=3)]
-    [((18, 22, 20), 376, '22 * 18 - 20')]
+    Examples:
+        >>> [(puzzle.numbers, puzzle.target, puzzle.expression) for puzzle in make(1, seed=3)]
+        [((18, 22, 20), 376, '22 * 18 - 20')]
     """
     if count < 0:
         fail("count", "must be 0 or more", count, "Pass how many puzzles to make.")

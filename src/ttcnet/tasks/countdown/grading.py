@@ -31,8 +31,9 @@ def grade(row: Mapping[str, Any], text: str) -> Verdict:
     checked too. It must be of whole numbers, + - * / and brackets, with no signs before numbers; each number of the row
     is used at most once; arithmetic is exact, and values on the way may be fractions.
 
-    >>> grade({"numbers": [3, 7, 25], "target": 54}, "25 * 3 - 7 * 3")
-    Verdict(right=False, reason='3 is used 2 times and given once')
+    Examples:
+        >>> grade({"numbers": [3, 7, 25], "target": 54}, "25 * 3 - 7 * 3")
+        Verdict(right=False, reason='3 is used 2 times and given once')
     """
     numbers, target = _puzzle(row)
     found = _answer(text)

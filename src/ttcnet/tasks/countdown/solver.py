@@ -25,8 +25,9 @@ class Solution(NamedTuple):
 def solve(numbers: Sequence[int], target: int, operations: str = OPERATIONS) -> Solution | None:
     """A solution, or None if there is none. Five numbers take up to half a second, six up to ten.
 
-    >>> solve((3, 7, 25), 54).expression
-    '(25 - 7) * 3'
+    Examples:
+        >>> solve((3, 7, 25), 54).expression
+        '(25 - 7) * 3'
     """
     return next(_search(*_start(numbers, target, operations), set()), None)
 
@@ -34,8 +35,9 @@ def solve(numbers: Sequence[int], target: int, operations: str = OPERATIONS) -> 
 def solutions(numbers: Sequence[int], target: int, operations: str = OPERATIONS) -> Iterator[Solution]:
     """Every solution. There are thousands of ways to combine four numbers, and millions for six.
 
-    >>> [found.expression for found in solutions((1, 2, 3), 7)]
-    ['3 * 2 + 1']
+    Examples:
+        >>> [found.expression for found in solutions((1, 2, 3), 7)]
+        ['3 * 2 + 1']
     """
     seen = set()
     for found in _search(*_start(numbers, target, operations), None):

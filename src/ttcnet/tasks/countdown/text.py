@@ -15,11 +15,12 @@ PROBLEM = (
 def row(puzzle: Puzzle) -> dict[str, Any]:
     """Problem, solution and answer, as `ttcnet sft` reads them; numbers and target, by which `grade` judges.
 
-    >>> from .generator import make
-    >>> print(row(make(1, seed=3)[0])["solution"])
-    22 * 18 = 396, left: 20, 396
-    396 - 20 = 376
-    \\boxed{22 * 18 - 20}
+    Examples:
+        >>> from .generator import make
+        >>> print(row(make(1, seed=3)[0])["solution"])
+        22 * 18 = 396, left: 20, 396
+        396 - 20 = 376
+        \\boxed{22 * 18 - 20}
     """
     left = [str(value) for value in puzzle.numbers]
     lines = []

@@ -17,12 +17,14 @@ from ttcnet.train.settings import FineTuning
 ADAPTER = dict(every=2, heads=4, state_size=8, zero_init=False)
 
 
-@pytest.mark.parametrize("insert", [None, "ttc", pytest.param("gdn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "insert", [pytest.param(None, marks=pytest.mark.slow), "ttc", pytest.param("gdn", marks=pytest.mark.slow)]
+)
 def test_the_same_losses_and_the_same_weights(tmp_path, insert):
     """A batch is all rows, so that both see the same ones at every step."""
     data = str(sums(tmp_path / "data.jsonl", 12))
     config = FineTuning(
-        model="tiny", data=data, out=str(tmp_path / "run"), batch=12, device_batch=3, steps=5, lr=3e-3, bf16=False,
+        model="tiny", data=data, out=str(tmp_path / "run"), batch=12, device_batch=3, steps=4, lr=3e-3, bf16=False,
         check_pointing=False, log_every=1, horizon="pln:4,0.1,8",
         adapter=None if insert is None else ADAPTER | {"insert": insert},
     )  # fmt: skip

@@ -36,7 +36,7 @@ def one_by_one(net, example):
     return total, tokens
 
 
-@pytest.mark.parametrize("insert", [None, "ttc", "gdn"])
+@pytest.mark.parametrize("insert", [None, "ttc", pytest.param("gdn", marks=pytest.mark.slow)])
 def test_it_is_the_likelihood_of_each_token(examples, insert):
     net = model().eval()
     if insert:

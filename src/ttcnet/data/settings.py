@@ -28,7 +28,12 @@ class Source:
     Args:
         data: JSON Lines file, plain or gzip, or owner/name of the Hub.
         name: by which rows, counts and quotas call it; the name of the file or dataset if not given.
-        subset, split, revision: of a dataset of the Hub.
+        subset: of a dataset of the Hub.
+        split: likewise.
+        revision: likewise.
+        problem: the field that holds it, or several to be joined; "a.0.b" reaches into objects and lists.
+        solution: likewise.
+        answer: likewise.
     """
 
     data: str

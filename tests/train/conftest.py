@@ -21,7 +21,7 @@ def run_settings(folder, out="run", **changes):
 
 @pytest.fixture(scope="session", autouse=True)
 def frozen():
-    """accelerate collects garbage at every run, which takes half of it when all imports are looked through."""
+    """accelerate collects garbage at every run: half of its time, where all that was imported is looked through."""
     gc.freeze()
     yield
     gc.unfreeze()

@@ -91,7 +91,7 @@ def test_the_command(tmp_path):
         assert message in failed.output
     model().save_pretrained(tmp_path / "model")
     failed = CliRunner().invoke(app, [*options, "--horizon", "8"])
-    assert "model must have layers inserted" in failed.output
+    assert "horizon needs a model with TTC layers" in failed.output
 
 
 def test_intervals_cover():

@@ -17,13 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
-from transformers import AttentionInterface, Trainer, get_scheduler
+from transformers import AttentionInterface, Trainer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from ttcnet import adapter
 from ttcnet.evaluate.likelihood import padded
+from ttcnet.lqr.arithmetic import working_dtype
 from ttcnet.nn.horizon import parse
 from ttcnet.train.examples import IGNORED, Example
+from ttcnet.train.schedule import UNDECAYED, warm_up_and_cosine
 from ttcnet.train.settings import FineTuning
 
 CAUSAL = "causal_without_mask"  # transformers makes no mask for attention that it does not know
@@ -45,13 +47,6 @@ class Lean:
         self.optimizer = torch.optim.AdamW(
             _groups(model, config.weight_decay), lr=config.lr, betas=(0.9, 0.95), fused=self.device.type == "cuda"
         )
-        self.schedule: Any = get_scheduler(
-            "cosine_with_min_lr",
-            self.optimizer,
-            num_warmup_steps=math.ceil(self.steps * config.warm_up),
-            num_training_steps=self.steps,
-            scheduler_specific_kwargs={"min_lr_rate": 0.1},
-        )
         self.layers = [layer for layer in model.base_model.layers if compiled and not hasattr(layer, "inserted")]
         self.tokens = 0  # that were trained on, without padding
 
@@ -71,7 +66,6 @@ class Lean:
         try:
             losses, then = [], (time.monotonic(), 0)
             for step in range(self.steps):
-                rate = self.schedule.get_last_lr()[0]
                 losses.append(self.step(step))
                 if (step + 1) % every == 0 or step + 1 == self.steps:
                     loss = float(torch.stack(losses).mean())
@@ -79,7 +73,12 @@ class Lean:
                     speed = (now[1] - then[1]) / max(now[0] - then[0], 1e-9)
                     then = now
                     if news is not None:
-                        values = {"loss": loss, "lr": rate, "tokens": self.tokens, "tokens_per_second": speed}
+                        values = {
+                            "loss": loss,
+                            "lr": self.rate(step),
+                            "tokens": self.tokens,
+                            "tokens_per_second": speed,
+                        }
                         news({"step": step + 1} | values)
         finally:
             self.model.config._attn_implementation = before
@@ -100,10 +99,15 @@ class Lean:
             loss.backward()
             total += loss.detach()
         clip_grad_norm_(self.model.parameters(), 1.0)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate(step)
         self.optimizer.step()
-        self.schedule.step()
         self.optimizer.zero_grad(set_to_none=True)
         return total
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step."""
+        return self.config.lr * warm_up_and_cosine(step, self.steps, 1.0, 0.1, self.config.warm_up)
 
     def _loss(self, ids: Tensor, labels: Tensor) -> Tensor:
         """The sum over the tokens of answers; logits are computed for those alone."""
@@ -113,7 +117,7 @@ class Lean:
         with torch.autocast(self.device.type, torch.bfloat16, self.config.bf16):
             hidden = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
             logits = self.model.lm_head(hidden[:, :-1].flatten(0, 1).index_select(0, at))
-        return nn.functional.cross_entropy(logits.float(), goals, reduction="sum")
+        return nn.functional.cross_entropy(logits.to(working_dtype(logits.dtype)), goals, reduction="sum")
 
 
 def micro_batches(rows: Sequence[Example]) -> list[list[Example]]:
@@ -141,8 +145,9 @@ def _plans(model: Any) -> bool:
 
 
 def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Weights that decay and others, as transformers' trainer tells them apart."""
-    decayed = set(Trainer.get_decay_parameter_names(None, model))  # type: ignore[arg-type]
+    """Weights that decay and others, as transformers' trainer and ours tell them apart."""
+    found = Trainer.get_decay_parameter_names(None, model)  # type: ignore[arg-type]
+    decayed = {name for name in found if name.rpartition(".")[2] not in UNDECAYED}
     names = dict(model.named_parameters())
     return [
         dict(params=[p for name, p in names.items() if name in decayed], weight_decay=weight_decay),

@@ -21,10 +21,7 @@ def net(insert, device="cpu", **changes):
 
 @pytest.mark.parametrize(
     "insert",
-    [
-        kind if kind in (None, "ttc", "attention", "gdn") else pytest.param(kind, marks=pytest.mark.slow)
-        for kind in INSERTS
-    ],
+    [kind if kind in ("ttc", "gdn") else pytest.param(kind, marks=pytest.mark.slow) for kind in INSERTS],
 )
 def test_the_same_tokens_as_generate(insert):
     made = net(insert)

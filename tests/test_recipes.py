@@ -88,9 +88,7 @@ ALL = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "only", [["base", "full-0", "gdn-0", "ttc-0", "ttc-fixed"], pytest.param(None, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("only", [["base", "full-0", "ttc-0", "ttc-fixed"], pytest.param(None, marks=pytest.mark.slow)])
 def test_every_run_of_the_small_table_is_trained_and_judged(small_math, only):
     out = small_math("countdown", "countdown", only=only)
     assert sorted(path.name for path in out.iterdir()) == (only or ALL)

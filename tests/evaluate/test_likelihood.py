@@ -36,7 +36,7 @@ def one_by_one(net, example):
     return total, tokens
 
 
-@pytest.mark.parametrize("insert", [None, "ttc", "gdn"])
+@pytest.mark.parametrize("insert", [None, "ttc", pytest.param("gdn", marks=pytest.mark.slow)])
 def test_it_is_the_likelihood_of_each_token(examples, insert):
     net = model().eval()
     if insert:
@@ -91,7 +91,7 @@ def test_the_command(tmp_path):
         assert message in failed.output
     model().save_pretrained(tmp_path / "model")
     failed = CliRunner().invoke(app, [*options, "--horizon", "8"])
-    assert "model must have layers inserted" in failed.output
+    assert "horizon needs a model with TTC layers" in failed.output
 
 
 def test_intervals_cover():

@@ -1,5 +1,7 @@
 """Short runs of fine-tuning, for several tests."""
 
+import gc
+
 import pytest
 
 from tests.train.tiny import model, sums, tokenizer
@@ -15,6 +17,14 @@ def run_settings(folder, out="run", **changes):
     values = dict(model="tiny", data=str(data), out=str(folder / out), adapter=ADAPTER, batch=8, device_batch=4)
     values |= dict(steps=6, lr=3e-3, bf16=False, save_every=2, log_every=2, check_pointing=False)
     return settings(values | changes)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def frozen():
+    """accelerate collects garbage at every run: half of its time, where all that was imported is looked through."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -4,20 +4,17 @@ apart long before they answer anything right."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ttcnet import adapter
 from ttcnet.errors import fail
-from ttcnet.lqr.checks import horizon as check_horizon
-from ttcnet.models import TTCNetForCausalLM
 from ttcnet.train.examples import IGNORED, Example
 
 from .means import Mean, average, ratio
+from .models import horizon
 
 TOKENS = 8192  # in a batch, padding included
 
@@ -66,7 +63,7 @@ def likelihoods(
     if not all(counts) or not counts:
         fail("examples", "must all have an answer", f"{counts.count(0)} of {len(counts)} without", "Use prepare().")
     for steps in horizons:
-        with _looking_ahead(model, steps):
+        with horizon(model, steps):
             sums = log_likelihoods(model, examples, tokens=tokens, watch=watch).tolist()
             yield Likelihood(steps, len(sums), sum(counts), ratio(sums, counts), average(sums), tuple(sums))
 
@@ -91,21 +88,6 @@ def log_likelihoods(
         sums[places] = -losses.view(len(places), -1).double().sum(1).cpu()
         watch(len(places))
     return sums
-
-
-@contextmanager
-def _looking_ahead(model: Any, steps: int | None) -> Iterator[None]:
-    if steps is None:
-        yield
-    elif isinstance(model, TTCNetForCausalLM):
-        before, model.config.horizon = model.config.horizon, check_horizon(steps)
-        try:
-            yield
-        finally:
-            model.config.horizon = before
-    else:
-        with adapter.horizon(model, steps):
-            yield
 
 
 def answer_tokens(examples: Sequence[Example]) -> list[int]:

@@ -27,11 +27,10 @@ from ttcnet.errors import fail
 from ttcnet.files import facts, load, save
 from ttcnet.nn.horizon import Sampler
 
-from .schedule import warm_up_and_cosine
+from .schedule import UNDECAYED, warm_up_and_cosine
 from .state import gather, plain_items, scatter
 
 STATE, RANDOM, PROGRESS = "state.safetensors", "random-{}.safetensors", "trainer_state.json"
-UNDECAYED = ("A_log", "D", "ridge")  # of mixers: rates, which zero would not tame
 
 
 class Horizons(TrainerCallback):  # type: ignore[misc, unused-ignore]

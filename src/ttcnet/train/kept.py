@@ -22,7 +22,7 @@ from .examples import Example, Examples, prepare
 from .settings import FineTuning
 
 SCHEMA = pa.schema({name: pa.list_(pa.int32()) for name in Example._fields})
-DATA = "examples.arrow"
+DATA, FACTS = "examples.arrow", "examples.json"
 ROWS = 1000  # that are written at a time
 
 
@@ -56,22 +56,24 @@ class Store:
 def examples_of(config: FineTuning, tokenizer: Any, folder: Path) -> Examples:
     """Those in the folder, if they were made of the same data in the same way, and new ones otherwise. Of several
     processes the first makes them, and the others wait."""
-    facts, file = folder / "examples.json", Path(config.data)
+    file = Path(config.data)
     origin = {name: getattr(config, name) for name in ("data", "split", "system", "max_length", "model")}
     origin |= {"template": tokenizer.chat_template}
     if file.is_file():
         origin |= {"bytes": file.stat().st_size, "changed": file.stat().st_mtime_ns}
-    if is_first_process() and _counts(facts, origin) is None:
-        facts.unlink(missing_ok=True)
-        write_json(facts, {"origin": origin, "counts": _make(config, tokenizer, folder)})
-    while (counts := _counts(facts, origin)) is None:
+    if is_first_process() and _counts(folder, origin) is None:
+        (folder / FACTS).unlink(missing_ok=True)
+        write_json(folder / FACTS, {"counts": _make(config, tokenizer, folder), "origin": origin})
+    while (counts := _counts(folder, origin)) is None:
         time.sleep(1)
     return Examples(Dataset.from_file(str(folder / DATA)), **counts)
 
 
-def _counts(facts: Path, origin: dict[str, Any]) -> dict[str, int] | None:
-    found = json.loads(facts.read_text()) if facts.exists() else {}
-    return found["counts"] if found.get("origin") == origin else None
+def _counts(folder: Path, origin: dict[str, Any]) -> dict[str, int] | None:
+    if not (folder / FACTS).exists() or not (folder / DATA).exists():
+        return None
+    found = json.loads((folder / FACTS).read_text())
+    return found["counts"] if found["origin"] == origin else None
 
 
 def _make(config: FineTuning, tokenizer: Any, folder: Path) -> dict[str, int]:

@@ -1,8 +1,10 @@
-"""Learning rates over a run."""
+"""Learning rates over a run, and what does not decay."""
 
 from __future__ import annotations
 
 import math
+
+UNDECAYED = ("A_log", "D", "ridge")  # of mixers: rates, which zero would not tame
 
 
 def warm_up_and_cosine(step: int, steps: int, highest: float, lowest: float, warm_up: float) -> float:

@@ -94,7 +94,10 @@ def _check_settings(config: FineTuning, out: Path) -> None:
     """A folder holds one run: once something was learned there, other settings are refused."""
     kept, now = out / CONTENTS, config.to_dict()
     if kept.exists() and (checkpoints(out) or any((out / result).exists() for result in RESULTS.values())):
-        before = json.loads(kept.read_text())["settings"]
+        try:
+            before = json.loads(kept.read_text())["settings"]
+        except (ValueError, KeyError, TypeError) as error:
+            fail(str(kept), "must be what ttcnet wrote", repr(error), "Restore it, or choose another folder.")
         changed = {name: (before.get(name), now[name]) for name in now if before.get(name) != now[name]}
         changed.pop("out", None)  # a folder may be moved
         if changed:

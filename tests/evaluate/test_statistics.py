@@ -29,7 +29,7 @@ def test_pass_at_k_of_nonsense(arguments, words):
 @pytest.mark.parametrize(("right", "total"), [(0, 60), (1, 30), (264, 500), (30, 30)])
 def test_wilson(right, total):
     expected = binomtest(right, total).proportion_ci(method="wilson")
-    assert wilson(right, total) == pytest.approx((expected.low, expected.high), abs=1e-6)
+    assert wilson(right, total) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
 def test_bootstrap():

@@ -7,6 +7,8 @@ from math import comb, sqrt
 
 from ttcnet.errors import fail
 
+NORMAL_95 = 1.959963984540054  # of the normal distribution, 95 % lie within so many standard deviations
+
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
     """The chance that at least one of `k` answers is right, estimated without bias from `n` answers of which `correct`
@@ -23,17 +25,17 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
     return 1.0 - comb(n - correct, k) / comb(n, k)
 
 
-def wilson(right: int, total: int, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson's interval for a proportion, 95 % unless z says otherwise.
+def wilson(right: float, total: float) -> tuple[float, float]:
+    """Wilson's 95 % interval for a proportion of `right` among `total`.
 
     Examples:
-        >>> low, high = wilson(0, 60)
-        >>> f"{low:.3f} {high:.3f}"
-        '0.000 0.060'
+        >>> [round(end, 3) for end in wilson(95, 100)]
+        [0.888, 0.978]
     """
-    share, square = right / total, z * z / total
-    centre, half = share + square / 2, z * sqrt(share * (1 - share) / total + square / (4 * total))
-    return max(0.0, (centre - half) / (1 + square)), min(1.0, (centre + half) / (1 + square))
+    rate, square = right / total, NORMAL_95**2
+    centre = (rate + square / (2 * total)) / (1 + square / total)
+    reach = NORMAL_95 / (1 + square / total) * sqrt(rate * (1 - rate) / total + square / (4 * total**2))
+    return (0.0 if rate == 0 else max(0.0, centre - reach)), (1.0 if rate == 1 else min(1.0, centre + reach))
 
 
 def bootstrap(values: Sequence[float], draws: int = 10_000, seed: int = 0) -> tuple[float, float]:

@@ -12,7 +12,6 @@ cells is right masked cells over all masked cells. Intervals hold with 95 % conf
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ttcnet.errors import fail
-
-_NORMAL_95 = 1.959963984540054
+from ttcnet.evaluate import wilson
 
 
 @dataclass(frozen=True)
@@ -95,19 +93,6 @@ def score(predictions: Any, puzzles: Any, solutions: Any) -> Scores:
         here = blanks == number
         groups.append(Group(81 - int(number), *_rates(right[here], blanks[here])))
     return Scores(*_rates(right, blanks), tuple(groups))
-
-
-def wilson(right: float, total: float) -> tuple[float, float]:
-    """Wilson's 95 % interval for a proportion of `right` among `total`.
-
-    Examples:
-        >>> [round(end, 3) for end in wilson(95, 100)]
-        [0.888, 0.978]
-    """
-    rate, square = right / total, _NORMAL_95**2
-    centre = (rate + square / (2 * total)) / (1 + square / total)
-    reach = _NORMAL_95 / (1 + square / total) * math.sqrt(rate * (1 - rate) / total + square / (4 * total**2))
-    return (0.0 if rate == 0 else max(0.0, centre - reach)), (1.0 if rate == 1 else min(1.0, centre + reach))
 
 
 def _rates(right: NDArray[np.int64], blanks: NDArray[np.int64]) -> tuple[Rate, Rate]:

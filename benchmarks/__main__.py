@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -164,6 +165,10 @@ def decode(
 
     if shape not in SHAPES:
         raise typer.BadParameter(f"shape must be one of {', '.join(SHAPES)}; got {shape!r}.")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise typer.BadParameter(
+            "device must be one that torch sees, and it sees no CUDA device. Pass --device cpu --shape tiny."
+        )
     rows: list[Row] = []
     where = stamp()
     for point, found in measure_decoding(shape, device, prompt, new, repeats):

@@ -66,6 +66,9 @@ def main(
     missing = {name: run for name, run in chosen.items() if not (out / name / "measured.json").exists()}
     missing = {name: run for name, run in missing.items() if not (out / name / "metrics.json").exists()}
     if missing:
+        for name, folder in (("base", base), ("data", data)):
+            if folder is not None and not folder.is_dir():
+                raise typer.BadParameter(f"{name} must be a folder, and {folder} is none: see docs/math-small.md.")
         begin = time.monotonic()
         workshop = Workshop(task, base, data, device, lr, epochs or EPOCHS[task])
         longest = 0.0

@@ -56,8 +56,8 @@ def runs(setting: str, steps: int, only: list[str] | None) -> dict[str, TrainCon
 
 def main(
     setting: Annotated[str, typer.Argument(help="strict, augmented or best.")],
-    train: Annotated[Path, typer.Option(help="CSV of puzzle,solution to train on.")],
-    test: Annotated[Path, typer.Option(help="CSV of puzzle,solution to judge by.")],
+    train: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="CSV of puzzle,solution to train on.")],
+    test: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="CSV of puzzle,solution to judge by.")],
     out: Annotated[Path, typer.Option(help="Folder for the runs.")],
     steps: Annotated[int, typer.Option(help="Steps of every run.")] = 40_000,
     only: Annotated[list[str] | None, typer.Option(help="Runs or architectures; all if not given.")] = None,

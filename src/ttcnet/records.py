@@ -52,7 +52,7 @@ def _is_name(source: str) -> bool:
 
 
 def _dataset(source: str, split: str, **options: Any) -> Any:
-    return require("datasets", "sft", "Reading from the Hub").load_dataset(source, split=split, **options)
+    return require("datasets", "data", "Reading from the Hub").load_dataset(source, split=split, **options)
 
 
 def _open(path: Path, mode: str, **options: Any) -> Any:

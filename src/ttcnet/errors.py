@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 
@@ -16,3 +18,20 @@ def is_complaint(error: BaseException) -> bool:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return trace is not None and trace.tb_frame.f_code is fail.__code__
+
+
+@contextmanager
+def complaints() -> Iterator[None]:
+    """Around a command: a sentence instead of a traceback, where that is all there is to say."""
+    import typer
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("Stopped. Give the command again to go on.", err=True)
+        raise typer.Exit(130) from None
+    except Exception as error:
+        if not isinstance(error, ImportError | OSError) and not is_complaint(error):
+            raise  # a fault of ours or of a library: with all that is known about it
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None

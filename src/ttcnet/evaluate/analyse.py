@@ -28,10 +28,10 @@ def alignment(
     plot: Annotated[Path | None, typer.Option(help="Also draw a figure: PNG, PDF or SVG.")] = None,
 ) -> None:
     """Compare what TTC layers plan with the chain of thought that follows, of the same question and of others."""
-    from ttcnet.errors import fail, is_complaint
+    from ttcnet.errors import complaints, fail
     from ttcnet.extras import require
 
-    try:
+    with complaints():
         require("transformers", "models", "ttcnet analyse")
         if plot is not None:
             require("matplotlib", "plot", "Drawing the alignment")
@@ -43,10 +43,5 @@ def alignment(
         write(found, out)
         if plot is not None:
             draw(found, plot)
-    except Exception as error:
-        if not isinstance(error, ImportError | OSError) and not is_complaint(error):
-            raise  # a fault of ours or of a library: with all that is known about it
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from None
     for line in table(found):
         typer.echo(line)

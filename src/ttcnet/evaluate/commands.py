@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ttcnet.errors import complaints
+
 from .lm import lm
 
 app = typer.Typer(help="Evaluate language models.", no_args_is_help=True, pretty_exceptions_enable=False)
@@ -51,7 +53,7 @@ def math_command(
 ) -> None:
     """Accuracy on mathematical problems, with intervals. Killed runs go on when the command is given again. On several
     GPUs: accelerate launch -m ttcnet.cli eval math ..."""
-    with _complaints():
+    with complaints():
         from ttcnet.tasks.math import Graders, benchmark, problems, system_prompt
 
         from .progress import run_watched
@@ -103,7 +105,7 @@ def scaling_command(
 ) -> None:
     """Accuracy against the horizon of TTC layers; and against best of n (chosen by the model's own log-likelihood),
     self-consistency and tree of thoughts, with the tokens and seconds of each. Killed runs go on."""
-    with _complaints():
+    with complaints():
         from rich.console import Console
 
         from ttcnet.tasks.math import Graders, benchmark, problems
@@ -139,7 +141,7 @@ def show_command(
     horizon: Annotated[int | None, typer.Option(help="At one horizon.")] = None,
 ) -> None:
     """Page through answers: Enter for the next, p for the one before, q to leave."""
-    with _complaints():
+    with complaints():
         from rich.console import Console
 
         from .show import chosen, page_through, pages
@@ -219,20 +221,3 @@ def _distinct(names: list[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             fail("benchmarks", "must have different names", f"{name!r} twice", "Name the files differently.")
-
-
-@contextmanager
-def _complaints() -> Iterator[None]:
-    """A sentence instead of a traceback, where that is all there is to say."""
-    from ttcnet.errors import is_complaint
-
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo("Stopped. Give the command again to go on.", err=True)
-        raise typer.Exit(130) from None
-    except Exception as error:
-        if not isinstance(error, ImportError | OSError) and not is_complaint(error):
-            raise  # a fault of ours or of a library: with all that is known about it
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from None

@@ -22,9 +22,11 @@ def likelihood(
     out: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
 ) -> None:
     """How likely a model finds given solutions: mean log-likelihood of a token and of a solution, with intervals."""
-    from .commands import _complaints, _numbers
+    from ttcnet.errors import complaints
 
-    with _complaints():
+    from .commands import _numbers
+
+    with complaints():
         from itertools import islice
 
         from rich.console import Console

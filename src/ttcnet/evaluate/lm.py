@@ -42,11 +42,10 @@ def lm(
 ) -> None:
     """Evaluate a language model with lm-evaluation-harness. On several GPUs: accelerate launch -m ttcnet.cli eval lm
     ..."""
+    from ttcnet.errors import complaints
     from ttcnet.extras import require
 
-    from .commands import _complaints
-
-    with _complaints():
+    with complaints():
         require("lm_eval", "lm", "ttcnet eval lm")
         from .harness import Harness, evaluate
 

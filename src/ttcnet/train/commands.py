@@ -41,13 +41,13 @@ def sft(
 ) -> None:
     """Fine-tune a language model, with TTC layers inserted. Killed runs continue from their last checkpoint when the
     command is given again. On several GPUs: accelerate launch -m ttcnet.cli sft ..."""
-    from ttcnet.errors import is_complaint
+    from ttcnet.errors import complaints
     from ttcnet.extras import require
 
     from .settings import settings as made
     from .settings import values_of
 
-    try:
+    with complaints():
         for package in ("trl", "datasets", "transformers"):
             require(package, "sft", "ttcnet sft")
         values: dict[str, Any] = {} if settings is None else values_of(settings)
@@ -73,11 +73,6 @@ def sft(
         from .sft import RESULTS, fine_tune
 
         fine_tune(config)
-    except Exception as error:
-        if not isinstance(error, ImportError | OSError) and not is_complaint(error):
-            raise  # a fault of ours or of a library: with all that is known about it
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from None
     if is_first_process():
         kind = RESULTS[config.train]
         typer.echo(f"Done. The {kind} is in {Path(config.out) / kind}.")

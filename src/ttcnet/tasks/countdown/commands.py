@@ -31,13 +31,13 @@ def make_command(
     """Make puzzles with solutions: problem, solution and answer for ttcnet sft; numbers and target for grading."""
     from json import dumps
 
-    from ttcnet.errors import fail, is_complaint
+    from ttcnet.errors import complaints, fail
     from ttcnet.records import write_text
 
     from .generator import Difficulty, make
     from .text import row
 
-    try:
+    with complaints():
         ends = numbers.split("-")
         if len(ends) > 2 or not all(end.isdecimal() for end in ends):
             fail("numbers", "must be a number, or two with a dash between", repr(numbers), "Pass 4 or 3-4.")
@@ -45,9 +45,4 @@ def make_command(
         puzzles = make(count, difficulty, seed=seed, split=split)
         out.parent.mkdir(parents=True, exist_ok=True)
         write_text(out, "".join(dumps(row(puzzle)) + "\n" for puzzle in puzzles))
-    except (ValueError, OSError) as error:
-        if not isinstance(error, OSError) and not is_complaint(error):
-            raise
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from None
     typer.echo(f"{len(puzzles):,} puzzles are in {out}.")

@@ -194,7 +194,9 @@ def test_the_command(tmp_path):
     assert CliRunner().invoke(app, call).exit_code == 0  # all is done
 
 
-@pytest.mark.parametrize(("text", "words"), [("", "sources must be given"), (None, "settings must be a file"), ("[", "TOML")])
+@pytest.mark.parametrize(
+    ("text", "words"), [("", "sources must be given"), (None, "settings must be a file"), ("[", "TOML")]
+)
 def test_the_command_complains_without_a_traceback(text, words, tmp_path):
     if text is not None:
         (tmp_path / "run.toml").write_text(text)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_NORMAL_95 = 1.959963984540054
+from .statistics import NORMAL_95
 
 
 @dataclass(frozen=True)
@@ -37,5 +37,5 @@ def ratio(sums: Sequence[float], counts: Sequence[int]) -> Mean:
     n, total = len(sums), sum(counts)
     rate = math.fsum(sums) / total
     spread = math.fsum((one - rate * count) ** 2 for one, count in zip(sums, counts, strict=True)) * n / max(n - 1, 1)
-    error = _NORMAL_95 * math.sqrt(spread) / total
+    error = NORMAL_95 * math.sqrt(spread) / total
     return Mean(rate, rate - error, rate + error)

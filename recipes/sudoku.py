@@ -34,7 +34,7 @@ from ttcnet.tasks.sudoku.evaluation import MODES, evaluate
 from ttcnet.tasks.sudoku.training import ARCHITECTURES, TrainConfig, Trainer
 
 SETTINGS = {
-    "strict": TrainConfig(augmentation="none", dropout=0.2, batch=64),
+    "strict": TrainConfig(augmentation="none", dropout=0.15, batch=64),
     "augmented": TrainConfig(augmentation="relabel+reveal", batch=64),
     "best": TrainConfig(augmentation="all+reveal", batch=64),
 }

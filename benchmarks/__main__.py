@@ -157,7 +157,7 @@ def decode(
     shape: Annotated[str, typer.Option(help="8B, the shape of Llama 3, or tiny.")] = "8B",
     prompt: Annotated[int, typer.Option(help="Tokens of the prompt.")] = 64,
     new: Annotated[int, typer.Option(help="Tokens to generate.")] = 128,
-    repeats: Annotated[int, typer.Option(help="Generations to take the median of.")] = 5,
+    repeats: Annotated[int, typer.Option(help="Generations of each to take the median of.")] = 5,
     out: Annotated[Path, typer.Option(help="CSV file to write, after every measurement.")] = Path("bench/decode.csv"),
 ) -> None:
     """Generating text, batch 1, bfloat16: tokens a second with and without TTC layers."""
@@ -176,7 +176,7 @@ def decode(
         write(rows, out)
         kind = f"T = {point.horizon}" if point.horizon else "no TTC"
         how = "compiled" if point.compiled else "eager"
-        typer.echo(f"{kind}, {how}: {found['tokens_per_second']:.1f} tokens/s, {found['ms_per_token']:.2f} ms each")
+        typer.echo(f"{kind}, {how}: {found['ms_per_token']:.2f} ms a token, {100 * (found['slower'] - 1):+.1f} %")
     typer.echo(f"Written to {out}")
 
 

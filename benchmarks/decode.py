@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, StoppingCriteria, StoppingCriteriaList
 
 import ttcnet.adapter as adapter
 
@@ -48,13 +49,50 @@ def measure_decoding(
     def points(compiled: bool) -> list[DecodePoint]:
         return [DecodePoint(shape, horizon, compiled, prompt, new, device) for horizon in (0, *horizons)]
 
-    # eager in turns, since the host's speed, which is what counts there, drifts; compiled one by one
-    turns = [[_generate(model, point) for point in points(False)] for _ in range(2 + repeats)]
-    for point, *seconds in zip(points(False), *turns, strict=True):
-        yield point, _summary(seconds[2:], new)
+    yield from zip(points(False), _in_turns(model, points(False), repeats), strict=True)
+    base = None
     for point in points(True):
         torch._dynamo.reset()
-        yield point, _summary([_generate(model, point) for _ in range(2 + repeats)][2:], new)
+        seconds = [_generate(model, point) / new for _ in range(2 + repeats)][2:]
+        base = base or statistics.median(seconds)
+        yield point, _summary(seconds, statistics.median(seconds) / base)
+
+
+def _in_turns(model: Any, points: list[DecodePoint], repeats: int) -> list[dict[str, Any]]:
+    """Eager, where the host's speed is what counts, which drifts by more than what is to be measured: every token has
+    another horizon than the one before, and is compared with the token without TTC layers next to it."""
+    rounds: list[dict[DecodePoint, float]] = []
+    for text in range(1 + repeats * len(points)):
+        clock = _Clock(model, points, seed=text)
+        _generate(model, points[0], [clock])
+        rounds += clock.rounds if text else []  # the first one warms up
+    ratios = [statistics.median(each[point] / each[points[0]] for each in rounds) for point in points]
+    return [_summary([each[point] for each in rounds], ratio) for point, ratio in zip(points, ratios, strict=True)]
+
+
+class _Clock(StoppingCriteria):
+    """Stops nothing: `generate` calls it after each token, whose time it takes, and it sets the horizon of the next."""
+
+    def __init__(self, model: Any, points: list[DecodePoint], seed: int) -> None:
+        self.model, self.points = model, points
+        self.random = random.Random(seed)
+        self.rounds: list[dict[DecodePoint, float]] = []  # seconds of a token of each point
+        self.round: dict[DecodePoint, float] = {}
+        self.ahead: list[DecodePoint] = []  # the rest of the round; its last one is being measured
+        self.begin = 0.0
+
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Any:
+        device = self.points[0].device
+        _wait(device)
+        if self.ahead:  # and not the first token, which is that of the prompt
+            self.round[self.ahead.pop()] = time.perf_counter() - self.begin
+        if not self.ahead:
+            if self.round:
+                self.rounds.append(self.round)
+            self.round, self.ahead = {}, self.random.sample(self.points, len(self.points))
+        _set(self.model, self.ahead[-1])
+        self.begin = time.perf_counter()
+        return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=device)
 
 
 def _model(shape: str, device: str) -> LlamaForCausalLM:
@@ -69,27 +107,37 @@ def _model(shape: str, device: str) -> LlamaForCausalLM:
 
 
 @torch.inference_mode()
-def _generate(model: Any, point: DecodePoint) -> float:
+def _generate(model: Any, point: DecodePoint, listeners: list[Any] | None = None) -> float:
     """Seconds to generate once."""
     tokens = torch.randint(0, model.config.vocab_size, (1, point.prompt), device=point.device)
     options: dict[str, Any] = dict(max_new_tokens=point.new, min_new_tokens=point.new, do_sample=False, pad_token_id=0)
     if point.compiled:
         options["cache_implementation"] = "static"
-    adapter.set_horizon(model, point.horizon or HORIZONS[0])
-    with adapter.disabled(model) if point.horizon == 0 else nullcontext():
-        _wait(point.device)
-        begin = time.perf_counter()
-        out = model.generate(tokens, attention_mask=torch.ones_like(tokens), **options)
-        _wait(point.device)
+    _set(model, point)
+    _wait(point.device)
+    begin = time.perf_counter()
+    out = model.generate(
+        tokens,
+        attention_mask=torch.ones_like(tokens),
+        stopping_criteria=StoppingCriteriaList(listeners or []),
+        **options,
+    )
+    _wait(point.device)
     assert out.shape[1] == point.prompt + point.new
     return time.perf_counter() - begin
 
 
-def _summary(seconds: list[float], new: int) -> dict[str, Any]:
+def _set(model: Any, point: DecodePoint) -> None:
+    adapter.set_horizon(model, point.horizon or HORIZONS[0])
+    (adapter.enable if point.horizon else adapter.disable)(model)
+
+
+def _summary(seconds: list[float], slower: float) -> dict[str, Any]:
+    """Of the seconds of tokens, or of texts by token; `slower` is the factor to the model without TTC layers."""
     middle = statistics.median(seconds)
     each = {"ms_per_token": middle, "ms_fastest": min(seconds), "ms_slowest": max(seconds)}
-    milliseconds = {name: 1e3 * value / new for name, value in each.items()}
-    return milliseconds | {"tokens_per_second": new / middle, "repeats": len(seconds)}
+    milliseconds = {name: 1e3 * value for name, value in each.items()}
+    return milliseconds | {"tokens_per_second": 1 / middle, "slower": slower, "measured": len(seconds)}
 
 
 def _wait(device: str) -> None:
@@ -99,18 +147,19 @@ def _wait(device: str) -> None:
 
 def decode_rows(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     """Rows of the table: how much slower than without TTC layers, here and in the paper."""
-    speed = {(int(row["horizon"]), row["compiled"] == "True"): float(row["tokens_per_second"]) for row in rows}
+    found = {(int(row["horizon"]), row["compiled"] == "True"): row for row in rows}
     table = []
-    for horizon in dict.fromkeys(horizon for horizon, _ in speed):
+    for horizon in dict.fromkeys(horizon for horizon, _ in found):
         line = {"T": str(horizon) if horizon else "no TTC"}
         for name, compiled in (("eager", False), ("compiled", True)):
-            line[f"{name}, tokens/s"] = _slower(speed.get((horizon, compiled)), speed.get((0, compiled)))
-        line["paper, tokens/s"] = _slower(PAPER.get(horizon), PAPER[0])
+            row = found.get((horizon, compiled))
+            cell = f"{float(row['tokens_per_second']):.1f}" + _slower(horizon, float(row["slower"])) if row else ""
+            line[f"{name}, tokens/s"] = cell
+        speed = PAPER.get(horizon)
+        line["paper, tokens/s"] = f"{speed:.1f}" + _slower(horizon, PAPER[0] / speed) if speed else ""
         table.append(line)
     return table
 
 
-def _slower(speed: float | None, base: float | None) -> str:
-    if speed is None or base is None:
-        return ""
-    return f"{speed:.1f}" if speed == base else f"{speed:.1f} ({100 * (base / speed - 1):+.1f} % time)"
+def _slower(horizon: int, factor: float) -> str:
+    return f" ({100 * (factor - 1):+.1f} % time)" if horizon else ""

@@ -97,8 +97,8 @@ def decoding(rows: list[Row]) -> str:
     return (
         f"{plain(decode_rows(rows))}\nA Llama of the shape {row['shape']} with random weights, batch 1, bfloat16, "
         f"{row['prompt']} tokens of prompt and {row['new']} new ones; a TTC layer in every eighth block. Eager: with a "
-        f"dynamic cache; compiled: static cache, as `generate` compiles it. {row['gpu']}; torch "
-        f"{row['version_torch']}, "
+        f"dynamic cache, the horizon changing from token to token; median time, and median ratio of neighbours. "
+        f"Compiled: static cache, as `generate` compiles it. {row['gpu']}; torch {row['version_torch']}, "
         f"transformers {row['version_transformers']}, commit {row['commit']}, {row['date']}. Command: "
         f"`ttcnet bench decode --device cuda`.\n"
     )

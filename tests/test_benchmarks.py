@@ -301,11 +301,13 @@ def test_the_sudoku_table_refuses_runs_that_cannot_be_compared(tmp_path):
 
 
 def test_decoding_is_measured_with_and_without_ttc():
-    found = dict(measure_decoding("tiny", "cpu", prompt=3, new=4, repeats=1, horizons=(2, 4)))
+    found = dict(measure_decoding("tiny", "cpu", prompt=3, new=9, repeats=1, horizons=(2, 4)))
     assert [(point.horizon, point.compiled) for point in found] == [
         (0, False), (2, False), (4, False), (0, True), (2, True), (4, True)
     ]  # fmt: skip
     assert all(result["ms_per_token"] > 0 for result in found.values())
+    assert all(result["slower"] == 1 for point, result in found.items() if point.horizon == 0)
+    assert [result["measured"] for result in found.values()] == [6] * 3 + [1] * 3  # tokens; texts
     rows = [
         {name: str(value) for name, value in (vars(point) | result).items()}
         | dict(gpu="a GPU", version_torch="2", version_transformers="5", commit="abc", date="today")
@@ -318,7 +320,11 @@ def test_decoding_is_measured_with_and_without_ttc():
 
 
 def test_the_decoding_table_has_the_papers_figures():
-    rows = [dict(horizon=str(T), compiled="False", tokens_per_second=str(speed)) for T, speed in ((0, 50), (8, 40))]
+    measured = ((0, 50, 1.0), (8, 40, 1.25))
+    rows = [
+        dict(horizon=str(T), compiled="False", tokens_per_second=str(speed), slower=str(slower))
+        for T, speed, slower in measured
+    ]
     one, two = decode_rows(rows)
     assert one == {"T": "no TTC", "eager, tokens/s": "50.0", "compiled, tokens/s": "", "paper, tokens/s": "47.2"}
     assert two["eager, tokens/s"] == "40.0 (+25.0 % time)"

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from threading import Lock
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,14 +24,21 @@ _lock = Lock()  # what is between the copies in and out belongs to one thread
 
 
 @cache
-def _recording(index: int, stream: int) -> tuple[torch.cuda.Stream, Any]:
-    """Where calls on a stream are recorded, and the memory that all of them share: they never run at the same time.
+def _recording(index: int, stream: int) -> tuple[torch.cuda.Stream, torch.cuda.CUDAGraph]:
+    """Where calls on a stream are recorded, and a graph whose memory all of them share: they never run at the same time.
 
     The recording stream is one that nobody else knows. Then the workspace of cuBLAS, which belongs to a stream, comes
     from that memory as well, and stays there when torch frees all workspaces, as CUDA graphs of torch.compile make it
-    do; otherwise what is recorded would go on writing to memory that is another's by then.
+    do; otherwise what is recorded would go on writing to memory that is another's by then. The graph itself does
+    nothing: torch gives memory back, for good, with the last graph that uses it, and this one stays.
     """
-    return torch.cuda.ExternalStream(new_stream(index), device=index), torch.cuda.graph_pool_handle()
+    with torch.cuda.device(index):
+        aside, owner = torch.cuda.ExternalStream(new_stream(index), device=index), torch.cuda.CUDAGraph()
+        with torch.cuda.stream(aside):
+            owner.capture_begin(capture_error_mode="thread_local")
+            torch.zeros(1, device="cuda")
+            owner.capture_end()
+    return aside, owner
 
 
 def may_replay(x: Tensor, layer: nn.Module) -> bool:
@@ -83,14 +89,14 @@ class Replays:
 class _Record:
     """A call as a CUDA graph. It has been made before, so that what happens the first time only has happened."""
 
-    def __init__(self, compute: Compute, x: Tensor, aside: torch.cuda.Stream, memory: Any) -> None:
+    def __init__(self, compute: Compute, x: Tensor, aside: torch.cuda.Stream, owner: torch.cuda.CUDAGraph) -> None:
         # no inference tensors: the next call may come from outside of inference mode, and could not write to them
         with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(x.device):
             self.x = x.clone()
             self.graph = torch.cuda.CUDAGraph()
             aside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(aside):
-                self.graph.capture_begin(memory, capture_error_mode="thread_local")
+                self.graph.capture_begin(owner.pool(), capture_error_mode="thread_local")
                 try:
                     self.y = compute(self.x)
                 finally:

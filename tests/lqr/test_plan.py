@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from benchmarks.errors import NAMES, cast, differentiate, relative_errors, weights
 from benchmarks.regimes import REGIMES, draw
@@ -124,10 +125,29 @@ def test_horizon_zero_plans_nothing(plan):
     assert not family.r_inv.grad.any()
 
 
-def test_no_problems_at_all(plan):
-    family = draw("trained", tokens=0, heads=2, n=4, m=3)
-    assert plan(family, 5).shape == (0, 2, 3)
-    assert solve(family.unroll(5)).u.shape == (0, 2, 5, 3)
+@pytest.mark.parametrize("per_head", [False, True])
+@pytest.mark.parametrize(("tokens", "heads"), [(0, 2), (2, 0), (0, 0)])
+def test_no_problems_at_all(plan, tokens, heads, per_head):
+    family = draw("trained", tokens, heads, n=4, m=3, per_head=per_head)
+    family.Q.requires_grad_()
+    u = plan(family, 5)
+    assert u.shape == (tokens, heads, 3)
+    u.sum().backward()
+    assert family.Q.grad.shape == family.Q.shape
+    assert solve(family.unroll(5)).u.shape == (tokens, heads, 5, 3)
+
+
+def test_shapes_alone_on_the_meta_device():
+    family = ModulatedLQR(**{name: x.to("meta") for name, x in vars(draw("trained", n=4, m=3)).items()})
+    assert plan_with(family, 5).shape == family.r_inv.shape
+
+
+def test_forward_mode_is_refused_and_not_dropped(plan):
+    family = draw("trained", n=4)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(family.h0.detach(), torch.ones_like(family.h0))
+        with pytest.raises(NotImplementedError, match="forward mode"):
+            plan(ModulatedLQR(**{**vars(family), "h0": dual}), 5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -1,7 +1,7 @@
 """Plan a small control problem: bring a drifting boat to its mooring and stop it there.
 
-The state is (x, y, speed in x, speed in y); the action is the thrust in x and y. A current of its own unsteadiness
-makes the speeds grow unless something is done about it. Prints the plan as a table and draws it:
+The state is (x, y, speed in x, speed in y); the action is the thrust in x and y. Left alone, the speeds grow by 5 % a
+step. Prints the plan as a table and draws it:
 
     python examples/plan_a_course.py --steps 24 --out demo/plan.png
 """

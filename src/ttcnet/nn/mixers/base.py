@@ -188,17 +188,13 @@ def upcast(*values: Tensor) -> list[Tensor]:
 
 def draw_linear(layer: nn.Linear) -> None:
     """Weights of variance 1 / inputs, cut at two standard deviations; no bias."""
-    draw_matrix(layer.weight, layer.in_features)
+    std = layer.in_features**-0.5
+    nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
 
 
-def draw_matrix(weight: Tensor, inputs: int) -> None:
-    std = inputs**-0.5
-    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
-
-
-def draw_step_bias(bias: Tensor, least: float = 1e-3, most: float = 1e-1) -> None:
-    """softplus(bias) log-uniform between `least` and `most`: Mamba's step sizes."""
-    step = torch.empty_like(bias).uniform_(math.log(least), math.log(most)).exp()
+def draw_step_bias(bias: Tensor) -> None:
+    """softplus(bias) log-uniform between 0.001 and 0.1: Mamba's step sizes."""
+    step = torch.empty_like(bias).uniform_(math.log(1e-3), math.log(1e-1)).exp()
     fill(bias, step + torch.log(-torch.expm1(-step)))
 
 

@@ -47,8 +47,9 @@ def test_symplectic_says_when_it_is_past_its_limit(regime):
     """Each step multiplies rounding by the largest eigenvalue of S_t. With matrices of order one that do not fade, all
     sixteen digits are gone after about eight steps: it warns while it has some, and raises when it has none."""
     problem = draw(regime).unroll(6)
-    with pytest.warns(RuntimeWarning, match=r'lost digits.*method="riccati"'):
+    with pytest.warns(RuntimeWarning, match=r'lost digits.*method="riccati"') as warned:
         solution = solve(problem, "symplectic")
+    assert warned[0].filename == __file__  # it points at the call
     assert solution.residual(problem).max() > 1e-7
     with pytest.raises(ValueError, match=r'symplectic iteration broke down: use method="riccati"'):
         solve(draw(regime).unroll(64), "symplectic")

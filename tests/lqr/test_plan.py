@@ -1,10 +1,14 @@
 """`plan`: right in float64, accurate in float32, and the same whatever surrounds it."""
 
+import math
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec, module_from_spec
 
 import pytest
 import torch
+from numba.core.dispatcher import Dispatcher
+from torch.autograd import forward_ad
 
 from benchmarks.errors import NAMES, cast, differentiate, relative_errors, weights
 from benchmarks.regimes import REGIMES, draw
@@ -124,10 +128,29 @@ def test_horizon_zero_plans_nothing(plan):
     assert not family.r_inv.grad.any()
 
 
-def test_no_problems_at_all(plan):
-    family = draw("trained", tokens=0, heads=2, n=4, m=3)
-    assert plan(family, 5).shape == (0, 2, 3)
-    assert solve(family.unroll(5)).u.shape == (0, 2, 5, 3)
+@pytest.mark.parametrize("per_head", [False, True])
+@pytest.mark.parametrize(("tokens", "heads"), [(0, 2), (2, 0), (0, 0)])
+def test_no_problems_at_all(plan, tokens, heads, per_head):
+    family = draw("trained", tokens, heads, n=4, m=3, per_head=per_head)
+    family.Q.requires_grad_()
+    u = plan(family, 5)
+    assert u.shape == (tokens, heads, 3)
+    u.sum().backward()
+    assert family.Q.grad.shape == family.Q.shape
+    assert solve(family.unroll(5)).u.shape == (tokens, heads, 5, 3)
+
+
+def test_shapes_alone_on_the_meta_device():
+    family = ModulatedLQR(**{name: x.to("meta") for name, x in vars(draw("trained", n=4, m=3)).items()})
+    assert plan_with(family, 5).shape == family.r_inv.shape
+
+
+def test_forward_mode_is_refused_and_not_dropped(plan):
+    family = draw("trained", n=4)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(family.h0.detach(), torch.ones_like(family.h0))
+        with pytest.raises(NotImplementedError, match="forward mode"):
+            plan(ModulatedLQR(**{**vars(family), "h0": dual}), 5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -208,6 +231,21 @@ def test_an_indefinite_cost_is_reported(plan):
     assert plan(family, 4, check=False).isnan().all()
     family = draw("trained", n=1)
     assert plan(replace(family, Qf=family.Qf - 1e6), 1, check=False).isnan().all()  # a single action, too
+
+
+def test_kernels_can_be_compiled_where_nothing_can_be_kept(monkeypatch):
+    """A read-only installation and no home: there numba refuses to keep what it compiles."""
+
+    def refuse(_):
+        raise RuntimeError("cannot cache function: no locator available")
+
+    monkeypatch.setattr(Dispatcher, "enable_caching", refuse)
+    spec = find_spec("ttcnet.lqr.kernels.cpu_loops")
+    loops = module_from_spec(spec)
+    spec.loader.exec_module(loops)
+    rate, faded = torch.ones(2, 3).numpy(), torch.empty(2, 3).numpy()
+    loops._fade(rate, 2, faded)
+    assert faded == pytest.approx(math.exp(-2))
 
 
 def test_backends_agree():

@@ -140,9 +140,25 @@ def test_the_model_card(tmp_path):
     model.save_pretrained(tmp_path)
     text = (tmp_path / "README.md").read_text()
     assert "1 x attention, 1 x attention + ttc" in text
+    assert "pipeline_tag: text-generation" in text
+    assert "pipeline_tag: feature-extraction" in model.model.card()
     (tmp_path / "README.md").write_text("mine")
     model.save_pretrained(tmp_path)
     assert (tmp_path / "README.md").read_text() == "mine"
+
+
+def test_no_tokens_at_all(tokens):
+    model = causal(["mamba", "ttc"])
+    assert model(tokens[:0]).logits.shape == (0, 9, 40)
+    cache = model(tokens).past_key_values
+    nothing = model(tokens[:, :0], past_key_values=cache, attention_mask=torch.ones_like(tokens))
+    assert nothing.logits.shape == (2, 0, 40)
+
+
+def test_shapes_alone_on_the_meta_device(tokens):
+    model = causal(["mamba", "ttc", "attention", "+gdn"]).to("meta")
+    output = model(tokens.to("meta"), attention_mask=torch.ones_like(tokens, device="meta"))
+    assert output.logits.shape == (2, 9, 40)
 
 
 def test_the_horizon_changes_the_answer_and_nothing_else(tokens):
@@ -396,6 +412,7 @@ def test_what_stands_in_the_place_of_ttc_has_as_many_parameters():
         (dict(insert="lstm"), "insert must be one of ttc, attention"),
         (dict(pattern=["lstm"]), "pattern must be made of known layers; got 'lstm'"),
         (dict(pattern="attention"), "pattern must be a list of names"),
+        (dict(pattern=["attention", 2]), "pattern must be a list of names"),
         (dict(interleave="²:1"), "interleave must be two whole numbers"),
         (dict(hidden_size="64"), "hidden_size must be an integer; got '64'"),
         (dict(ttc_rank=-1), "ttc_rank must be 1 or more"),
@@ -403,6 +420,8 @@ def test_what_stands_in_the_place_of_ttc_has_as_many_parameters():
         (dict(grid=9, causal=False), "max_position_embeddings must be at most the 81 cells"),
         (dict(norm_eps=-1.0), "norm_eps must be positive"),
         (dict(pad_token_id=99, vocab_size=40), "pad_token_id must be a token below vocab_size = 40"),
+        (dict(mixer_options=["qk_norm"]), "mixer_options must be dictionaries by kind of mixer"),
+        (dict(mixer_options={"attention": "qk_norm"}), "mixer_options must be dictionaries by kind of mixer"),
         (dict(mixer_options={"attn": {}}), "mixer_options must be of attention, .*; got 'attn'"),
         (dict(mixer_options={"gdn": {}}), "mixer_options must be of a mixer that the model has; got 'gdn'"),
         (
@@ -430,6 +449,12 @@ def test_bad_calls(tokens):
     model = causal(["attention"])
     with pytest.raises(ValueError, match="input_ids or inputs_embeds must be given"):
         model()
+    with pytest.raises(ValueError, match=r"input_ids must have shape \(batch, length\); got \(9,\)"):
+        model(tokens[0])
+    with pytest.raises(ValueError, match="output_attentions must be False"):
+        model(tokens, output_attentions=True)
+    with pytest.raises(ValueError, match="cache_implementation must be None; got 'static'"):
+        model.generate(tokens, cache_implementation="static", max_new_tokens=2)
     for shape in ((2, 3), (1, 9)):
         with pytest.raises(ValueError, match="attention_mask must have shape"):
             model(tokens, attention_mask=torch.ones(shape))
@@ -446,5 +471,7 @@ def test_bad_calls(tokens):
     board = TTCNetForCellClassification(TTCNetConfig.sudoku(num_hidden_layers=1, interleave=None))
     with pytest.raises(ValueError, match="input_ids must have at most 81 tokens; got 82"):
         board(torch.zeros(1, 82, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"labels must have shape \(batch, cells\) = \(1, 81\); got \(1, 80\)"):
+        board(torch.zeros(1, 81, dtype=torch.long), labels=torch.zeros(1, 80, dtype=torch.long))
     with pytest.raises(NotImplementedError, match="cannot forget tokens"):
         model(tokens, use_cache=True).past_key_values.crop(2)

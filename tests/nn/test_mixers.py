@@ -76,6 +76,39 @@ def test_very_short_sequences(kind, options, length):
 
 
 @each
+@each_way
+def test_no_tokens_at_all(kind, options, causal):
+    mixer = make(kind, causal, **options)
+    for batch, length in ((0, 5), (2, 0)):
+        x, mask = tokens(length, batch=batch), torch.ones(batch, length, dtype=torch.bool)
+        assert mixer(x).shape == mixer(x, mask=mask).shape == x.shape
+        if causal and length == 0:
+            state = mixer.new_state(batch)
+            mixer(x, state=state)
+            close(mixer(tokens(), state=mixer.new_state(BATCH)), mixer(tokens()))
+            assert mixer(tokens(1, batch=batch), state=state).shape == (batch, 1, WIDTH)
+
+
+@each
+@each_way
+def test_shapes_alone_on_the_meta_device(kind, options, causal):
+    mixer = make(kind, causal, **options).to("meta")
+    assert mixer(torch.empty(2, 5, WIDTH, dtype=torch.float64, device="meta")).shape == (2, 5, WIDTH)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "mamba", "mamba2", "gdn", "retnet"])
+@each_way
+def test_second_derivatives(kind, causal):
+    assert torch.autograd.gradgradcheck(make(kind, causal), (tokens(3, batch=1).requires_grad_(),), fast_mode=True)
+
+
+def test_second_derivatives_that_do_not_exist_are_refused():
+    x = tokens().requires_grad_()
+    with pytest.raises(RuntimeError, match="MesaNet has first derivatives only"):
+        torch.autograd.grad(make("mesanet")(x).sum(), x, create_graph=True)
+
+
+@each
 def test_causal_mixers_do_not_look_ahead(kind, options):
     mixer, x = make(kind, **options), tokens()
     other = x.clone()
@@ -172,6 +205,22 @@ def test_generation_after_a_padded_prompt(kind, options, side):
         for row in range(BATCH):
             alone = mixer(torch.cat([x[row, :6][mask[row]], x[row, 6:]])[None])[0]
             close(torch.cat([prompt[row][mask[row]], after[row]]), alone)
+
+
+@each_stateful
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_second_turn_may_be_padded_too(kind, options, side):
+    mixer, x = make(kind, **options), tokens()
+    mask = torch.stack([torch.arange(5) < count for count in (5, 2, 0)])
+    mask = mask.flip(1) if side == "left" else mask
+    state = mixer.new_state(BATCH)
+    with torch.no_grad():
+        first = mixer(x[:, :4], state=state)
+        turn = mixer(x[:, 4:9], mask=mask, state=state)
+        after = mixer(x[:, 9:], state=state)
+        for row in range(BATCH):
+            alone = mixer(torch.cat([x[row, :4], x[row, 4:9][mask[row]], x[row, 9:]])[None])[0]
+            close(torch.cat([first[row], turn[row][mask[row]], after[row]]), alone)
 
 
 @each_stateful
@@ -414,3 +463,10 @@ def test_matching_says_when_it_cannot():
 def test_bad_input(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@each
+def test_the_state_of_another_mixer(kind, options):
+    other = build("gdn" if kind in ("attention", "samba", "mlp") else "attention", WIDTH, heads=HEADS)
+    with pytest.raises(TypeError, match=r"state must be one that this mixer made; got \w+\. Pass what its new_state"):
+        make(kind, **options)(tokens(), state=other.new_state(BATCH))

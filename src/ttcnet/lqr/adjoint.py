@@ -35,13 +35,18 @@ def solve_implicitly(
     return _ImplicitSolve.apply(method, A, B, Q, R, h0, r)
 
 
-def refuse_second_derivatives(what: str) -> None:
+TWICE = (
+    'use solve(problem, method="riccati"), which autograd can differentiate any number of times (a ModulatedLQR turns '
+    "into a problem with family.unroll(horizon))"
+)
+
+
+def refuse_second_derivatives(what: str, otherwise: str = TWICE) -> None:
     """Call in a backward pass: autograd has gradients enabled there only if the caller asked to differentiate it."""
     if torch.is_grad_enabled():
         raise RuntimeError(
             f"{what} has first derivatives only; got a backward pass with create_graph=True. Call backward without "
-            'create_graph, or use solve(problem, method="riccati"), which autograd can differentiate any number of '
-            "times (a ModulatedLQR turns into a problem with family.unroll(horizon))."
+            f"create_graph, or {otherwise}."
         )
 
 

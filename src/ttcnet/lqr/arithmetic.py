@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -24,10 +24,15 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Products in the dtype of what is multiplied. On the meta device, which has shapes alone, that is so anyway."""
+    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
+
+
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
     """Neither autocast nor TF32: a solver that multiplies in bf16 or TF32 has no digits left after a few steps."""
-    with torch.autocast(device.type, enabled=False):
+    with without_autocast(device):
         if device.type != "cuda":
             yield
             return

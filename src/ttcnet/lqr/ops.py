@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from .adjoint import refuse_second_derivatives
@@ -48,7 +49,7 @@ def plan(family: ModulatedLQR, horizon: int, backend: str) -> Tensor:
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     if torch.compiler.is_compiling() or any(type(x) not in (Tensor, Parameter) for x in tensors):
         return torch.ops.ttcnet.plan(*tensors, horizon, keep, backend)[0]
-    if keep:
+    if keep or forward_ad._current_level >= 0:  # forward mode, which it refuses and a kernel would not notice
         return _EagerPlan.apply(horizon, backend, *tensors)
     return _plan(*tensors, horizon, False, backend)[0]
 

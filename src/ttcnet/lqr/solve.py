@@ -80,7 +80,7 @@ def _check_solution(problem: LQR, solution: Solution, method: str) -> None:
             _explain_failure(problem, solution.residual(problem) > 0.1, method)
         if residual > torch.finfo(problem.h0.dtype).eps ** 0.5:
             message = f"the symplectic iteration has lost digits: it meets the optimality conditions to {residual:.1e}"
-            warnings.warn(f'{message} only. Use method="riccati" or "kkt".', RuntimeWarning, stacklevel=3)
+            warnings.warn(f'{message} only. Use method="riccati" or "kkt".', RuntimeWarning, stacklevel=4)
 
 
 def _explain_failure(problem: LQR, bad: torch.Tensor, method: str) -> None:

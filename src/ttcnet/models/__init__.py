@@ -7,8 +7,9 @@ require("transformers", "models", "ttcnet.models")
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForTokenClassification  # noqa: E402
 
 from .cache import MixerCache  # noqa: E402
+from .cells import TTCNetForCellClassification  # noqa: E402
 from .configuration import TTCNetConfig  # noqa: E402
-from .modeling import TTCNetForCausalLM, TTCNetForCellClassification, TTCNetModel  # noqa: E402
+from .modeling import TTCNetForCausalLM, TTCNetModel  # noqa: E402
 
 AutoConfig.register("ttcnet", TTCNetConfig)
 AutoModel.register(TTCNetConfig, TTCNetModel)

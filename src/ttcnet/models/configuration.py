@@ -85,14 +85,9 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self.pattern is not None:
-            if not isinstance(self.pattern, list):
-                fail(
-                    "pattern",
-                    "must be a list of names",
-                    repr(self.pattern),
-                    "Pass ['attention', 'ttc'], say.",
-                    TypeError,
-                )
+            if not isinstance(self.pattern, list) or not all(isinstance(name, str) for name in self.pattern):
+                remedy = "Pass ['attention', 'ttc'], say."
+                fail("pattern", "must be a list of names", repr(self.pattern), remedy, TypeError)
             self.num_hidden_layers = len(blocks_of(self.pattern))
             self.interleave = None
         if self.mixer_options is None:
@@ -178,9 +173,13 @@ def _check_grid(config: TTCNetConfig) -> None:
 
 
 def _check_options(config: TTCNetConfig) -> None:
+    given = config.mixer_options or {}
+    if not isinstance(given, dict) or not all(isinstance(options, dict) for options in given.values()):
+        remedy = 'Pass {"attention": {"qk_norm": True}}, say.'
+        fail("mixer_options", "must be dictionaries by kind of mixer", repr(given), remedy, TypeError)
     used = {plan.mixer for plan in config.blocks}
     used |= {f"+{kind}" for plan in config.blocks for kind in plan.inserted if kind != TTC}
-    for name, options in (config.mixer_options or {}).items():
+    for name, options in given.items():
         if name.removeprefix("+") not in KINDS:
             fail("mixer_options", f"must be of {', '.join(KINDS)}, or of those with a plus", repr(name), "Rename it.")
         if name not in used:

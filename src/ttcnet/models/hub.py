@@ -32,10 +32,10 @@ def card(model: TTCNetPreTrainedModel) -> str:
     blocks = [" + ".join((plan.mixer, *plan.inserted)) for plan in config.blocks]
     runs = ", ".join(f"{len(list(run))} x {kind}" for kind, run in groupby(blocks))
     parameters = f"{sum(parameter.numel() for parameter in model.parameters()):,}"
-    kind = "text-generation" if name == "TTCNetForCausalLM" else "token-classification"
+    tasks = {"TTCNetForCausalLM": "text-generation", "TTCNetForCellClassification": "token-classification"}
     return f"""---
 library_name: transformers
-pipeline_tag: {kind}
+pipeline_tag: {tasks.get(name, "feature-extraction")}
 tags:
 - ttcnet
 - test-time-control

@@ -1,16 +1,14 @@
-"""TTC-Net as Hugging Face models."""
+"""TTC-Net as Hugging Face models: tokens to hidden states, and a language model. cells.py has the classifier."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
-from transformers.utils.generic import ModelOutput, can_return_tuple
+from transformers.utils.generic import can_return_tuple
 
 from ttcnet.errors import fail
 
@@ -22,7 +20,7 @@ from .masks import real_tokens
 from .pretrained import Conventions
 
 # what transformers and its trainer may pass along, and what needs no answer here
-HARMLESS = {"num_items_in_batch", "return_dict", "cache_position", "output_attentions"}
+HARMLESS = {"num_items_in_batch", "return_dict", "cache_position"}
 
 
 class TTCNetPreTrainedModel(Conventions, PreTrainedModel):  # type: ignore[misc, unused-ignore]
@@ -104,6 +102,9 @@ class TTCNetModel(TTCNetPreTrainedModel):
         _refuse(kwargs)
         if (input_ids is None) == (inputs_embeds is None):
             fail("input_ids", "or inputs_embeds must be given, one of them", "both or none", "Pass input_ids alone.")
+        if input_ids is not None and input_ids.ndim != 2:
+            remedy = "Pass input_ids.unsqueeze(0) for a single sequence."
+            fail("input_ids", "must have shape (batch, length)", tuple(input_ids.shape), remedy)
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         length = x.shape[1]
         if not self.config.causal:
@@ -153,6 +154,8 @@ def _refuse(kwargs: dict[str, Any]) -> None:
     if kwargs.pop("position_ids", None) is not None:
         remedy = "Leave them out: positions follow from attention_mask. Packed sequences are not supported."
         fail("position_ids", "must not be given", "some", remedy)
+    if kwargs.pop("output_attentions", None):
+        fail("output_attentions", "must be False", True, "Leave it out: mixers hand out no weights.")
     for name, value in kwargs.items():
         if value is not None and name not in HARMLESS:
             fail(name, "is no argument of this model", repr(value)[:60], "Check its spelling.", TypeError)
@@ -172,6 +175,9 @@ class TTCNetForCausalLM(TTCNetPreTrainedModel, GenerationMixin):  # type: ignore
         self.post_init()
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *_: Any) -> bool:  # type: ignore[override, unused-ignore]
+        if generation_config.cache_implementation not in (None, "dynamic"):
+            remedy = "Leave it out: states of mixers have a cache of their own."
+            fail("cache_implementation", "must be None", repr(generation_config.cache_implementation), remedy)
         if generation_config.use_cache is not False and model_kwargs.get("past_key_values") is None:
             model_kwargs["past_key_values"] = MixerCache()
         return False
@@ -216,61 +222,3 @@ class TTCNetForCausalLM(TTCNetPreTrainedModel, GenerationMixin):  # type: ignore
             past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states,
         )
-
-
-@dataclass
-class CellClassificationOutput(ModelOutput):  # type: ignore[misc, unused-ignore]
-    """Args:
-    loss: mean over masked cells and over all blocks, each judged by the same classifier.
-    logits: after the last block, (batch, cells, labels).
-    block_logits: after every block, (blocks, batch, cells, labels), where labels were given.
-    hidden_states: what goes into the first block and comes out of every block, where asked for.
-    """
-
-    loss: Tensor | None = None
-    logits: Tensor | None = None
-    block_logits: Tensor | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-
-
-class TTCNetForCellClassification(TTCNetPreTrainedModel):
-    """Labels the cells of a board, such as Sudoku, all at once. Where labels are given, the classifier judges what
-    comes out of every block."""
-
-    accepts_loss_kwargs = False  # the loss is a mean over this batch's cells
-
-    def __init__(self, config: TTCNetConfig) -> None:
-        super().__init__(config)
-        if config.causal:
-            fail("causal", "must be False, so that cells see each other", True, "Pass causal=False.")
-        self.model = TTCNetModel(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels or 2)
-        self.post_init()
-
-    @can_return_tuple  # type: ignore[untyped-decorator, unused-ignore]
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        horizon: int | None = None,
-        output_hidden_states: bool | None = None,
-        use_cache: bool | None = None,
-        **kwargs: Any,
-    ) -> CellClassificationOutput:
-        """Logits (batch, cells, labels), and the loss where `labels` (batch, cells) are given, -100 where a cell does
-        not count. See TTCNetModel for the other arguments; there is no cache."""
-        wanted = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
-        states, _ = self.model.run(
-            input_ids, attention_mask, None, inputs_embeds, False, horizon, wanted or labels is not None, **kwargs
-        )
-        shown = tuple(states) if wanted else None
-        if labels is None:
-            return CellClassificationOutput(logits=self.classifier(self.model.norm(states[-1])), hidden_states=shown)
-        every = self.classifier(self.model.norm(torch.stack(states[1:])))
-        flat = every.float().flatten(0, -2)
-        counted = labels.expand(len(every), *labels.shape).flatten()
-        total = F.cross_entropy(flat, counted, ignore_index=-100, reduction="sum")
-        loss = total / (counted != -100).sum().clamp_min(1)  # a batch without masked cells costs nothing
-        return CellClassificationOutput(loss=loss, logits=every[-1], block_logits=every, hidden_states=shown)

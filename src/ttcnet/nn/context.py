@@ -16,14 +16,13 @@ bound plans over long horizons lose their digits, the more the fewer actions the
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, softplus
 
 from ttcnet.lqr import ModulatedLQR
-from ttcnet.lqr.arithmetic import working_dtype
+from ttcnet.lqr.arithmetic import without_autocast, working_dtype
 
 DECAYS = 0.03, 0.7  # the range, log-uniform, of decays at the start: some heads look far, others near
 GROWTH = 4.0  # the logarithm of how much a state may grow by itself
@@ -91,7 +90,7 @@ class Context(nn.Module):
         n, m = self.sizes
         dtype = working_dtype(state.dtype)
         # in float32 whatever surrounds this: the planner has no digits to spare
-        with nullcontext() if state.is_meta else torch.autocast(state.device.type, enabled=False):
+        with without_autocast(state.device):
             h0 = state.to(dtype)
             bias = self.bias.to(dtype).unsqueeze(1)
             drawn = torch.baddbmm(bias, h0.transpose(0, 1), self.weight.to(dtype)).transpose(0, 1)

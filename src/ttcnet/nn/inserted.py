@@ -47,4 +47,5 @@ class Inserted(nn.Module):
                     nn.init.zeros_(module.weight)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, state: State | None = None) -> Tensor:
+        """What is to be added to x (batch, length, width). Mask and state are those of `Mixer.forward`."""
         return self.mixer(self.norm(x), mask=mask, state=state)

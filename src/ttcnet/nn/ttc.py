@@ -112,8 +112,8 @@ class TTCLayer(nn.Module):
         Args:
             x: tokens.
             horizon: steps to look ahead; None is the layer's own, 0 switches the layer off and returns x.
-            return_plan: also return the plan, for analysis: its actions, states, co-states (..., heads, T or T + 1,
-                size) and cost (..., heads), in float32 and detached.
+            return_plan: also return the plan, for analysis: its actions (..., heads, T, m), states and co-states
+                (..., heads, T + 1, n) and cost (..., heads), detached, in float32 (float64 where the layer is).
         """
         horizon = self._steps(x, horizon)
         if horizon == 0:

@@ -71,6 +71,8 @@ def _spread(compute: Callable[..., None], family: Family, arguments: tuple[Any, 
     """Run compute(first, last, ...) over all problems, a share of them on every thread."""
     tokens, heads, n = family.a.shape
     problems = tokens * heads
+    if problems == 0:
+        return
     B, Q = with_heads(family.B), with_heads(family.Q)
     per_matrix = heads // B.shape[1], heads // Q.shape[1]  # problems that share one
     fields = family._replace(B=B, Q=Q, decay_A=family.decay_A.expand(tokens, heads, n).contiguous())

@@ -8,6 +8,7 @@ is kept, row by row: entry (i, k), k <= i, at i (i + 1) / 2 + k.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -15,7 +16,14 @@ import numpy as np
 
 Array = Any
 BLOCK = 128  # more do not fit into the processor's second cache, fewer leave SIMD idle
-_compile = numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz"}, error_model="numpy")
+
+
+def _compile(function: Callable[..., None]) -> Any:
+    options: dict[str, Any] = dict(nogil=True, fastmath={"contract", "nsz"}, error_model="numpy")
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # no folder to write to: compile again next time
+        return numba.njit(**options)(function)
 
 
 @_compile
@@ -134,16 +142,9 @@ def forward(
     half = n * (n + 1) // 2
     P, Qs = np.empty((half, width), dtype), np.empty((half, width), dtype)
     Bt, V = np.empty((m, n, width), dtype), np.empty((m, n, width), dtype)
-    states, actions = np.empty((8, n, width), dtype), np.empty((5, m, width), dtype)
-    as_, decay_As, decay_Qs, x, work, A, scale = (
-        states[0],
-        states[1],
-        states[2],
-        states[3],
-        states[4],
-        states[5],
-        states[6],
-    )
+    states, actions = np.empty((7, n, width), dtype), np.empty((5, m, width), dtype)
+    as_, decay_As, decay_Qs, x = states[0], states[1], states[2], states[3]
+    work, A, scale = states[4], states[5], states[6]
     rs, decay_Bs, fade, D, us = actions[0], actions[1], actions[2], actions[3], actions[4]
     w, root = np.empty(width, dtype), np.empty(width, dtype)
     for p in range(first, last, width):
@@ -253,9 +254,8 @@ def backward(
                         x[i, s] = A[i, s] * h[i, s]
                         x2[i, s] = A[i, s] * h2[i, s]
                 known[:] = 0.0
-                if (
-                    t == 1
-                ):  # the gradient of the first action pulls once: a linear cost, absorbed like the quadratic one
+                if t == 1:
+                    # the gradient of the first action pulls once: a linear cost, absorbed like the quadratic one
                     linear[:] = 0.0
                     for j in range(m):
                         for i in range(n):

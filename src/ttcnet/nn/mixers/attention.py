@@ -43,6 +43,8 @@ class Attention(Mixer):
         qk_norm: normalise queries and keys per head, which keeps the logits bounded at high learning rates.
     """
 
+    remembers = KeysAndValues
+
     def __init__(
         self,
         width: int,

@@ -69,6 +69,7 @@ class Mixer(nn.Module):
     """
 
     per_head: ClassVar[bool] = True  # `inner` is a multiple of heads
+    remembers: ClassVar[type[State] | None] = Memory  # what `new_state` returns
 
     def __init__(self, width: int, *, heads: int, causal: bool = True, inner: int | None = None) -> None:
         super().__init__()
@@ -107,6 +108,8 @@ class Mixer(nn.Module):
             state: from `new_state`. The tokens of x then follow those seen before, and the state is updated in place.
         """
         self._check(x, mask, state)
+        if x.shape[1] == 0:
+            return x
         if mask is not None:
             x = x.masked_fill(~mask.unsqueeze(-1), 0)
         y = self.mix(x, mask, state)
@@ -160,47 +163,12 @@ class Mixer(nn.Module):
             fail("mask", rule, f"{mask.dtype} {tuple(mask.shape)}", remedy)
         if state is not None and not self.causal:
             fail("state", "must be None when causal=False", type(state).__name__, "Pass the whole sequence at once.")
+        if state is not None and (self.remembers is None or not isinstance(state, self.remembers)):
+            rule, remedy = "must be one that this mixer made", "Pass what its new_state returned."
+            fail("state", rule, type(state).__name__, remedy, TypeError)
 
     def extra_repr(self) -> str:
         return f"{self.width}, heads={self.heads}, causal={self.causal}, inner={self.inner}"
-
-
-class ShortConvolution(nn.Module):
-    """Every channel filtered over the last `kernel` tokens, then SiLU: (batch, length, channels) to the same shape."""
-
-    def __init__(self, channels: int, kernel: int, bias: bool) -> None:
-        super().__init__()
-        self.kernel = positive("kernel", kernel, "The paper's models use 4.")
-        self.weight = nn.Parameter(torch.empty(channels, kernel))
-        self.bias = nn.Parameter(torch.empty(channels)) if bias else None
-
-    def reset_parameters(self) -> None:
-        bound = self.kernel**-0.5
-        nn.init.uniform_(self.weight, -bound, bound)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
-
-    def forward(self, x: Tensor, mask: Tensor | None = None, state: Memory | None = None) -> Tensor:
-        length = x.shape[1]
-        if state is None:
-            inputs = F.pad(x, (0, 0, self.kernel - 1, 0))
-        else:
-            assert state.recent is not None
-            inputs = torch.cat([state.recent.to(x.dtype), x], 1)
-            state.recent = store(state.recent, self._last(inputs, mask))
-        y = inputs[:, :length] * self.weight[:, 0]
-        for k in range(1, self.kernel):
-            y = torch.addcmul(y, inputs[:, k : k + length].to(y.dtype), self.weight[:, k].to(y.dtype))
-        return F.silu(y if self.bias is None else y + self.bias)
-
-    def _last(self, inputs: Tensor, mask: Tensor | None) -> Tensor:
-        """The last kernel - 1 inputs up to the last real token of each sequence."""
-        if mask is None:
-            return inputs[:, inputs.shape[1] - self.kernel + 1 :]
-        order = torch.arange(1, mask.shape[1] + 1, device=mask.device)
-        end = (order * mask).amax(1, keepdim=True)
-        index = end + torch.arange(self.kernel - 1, device=mask.device)
-        return inputs.gather(1, index.unsqueeze(-1).expand(-1, -1, inputs.shape[-1]))
 
 
 def unit_length(x: Tensor) -> Tensor:
@@ -220,17 +188,13 @@ def upcast(*values: Tensor) -> list[Tensor]:
 
 def draw_linear(layer: nn.Linear) -> None:
     """Weights of variance 1 / inputs, cut at two standard deviations; no bias."""
-    draw_matrix(layer.weight, layer.in_features)
+    std = layer.in_features**-0.5
+    nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
 
 
-def draw_matrix(weight: Tensor, inputs: int) -> None:
-    std = inputs**-0.5
-    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
-
-
-def draw_step_bias(bias: Tensor, least: float = 1e-3, most: float = 1e-1) -> None:
-    """softplus(bias) log-uniform between `least` and `most`: Mamba's step sizes."""
-    step = torch.empty_like(bias).uniform_(math.log(least), math.log(most)).exp()
+def draw_step_bias(bias: Tensor) -> None:
+    """softplus(bias) log-uniform between 0.001 and 0.1: Mamba's step sizes."""
+    step = torch.empty_like(bias).uniform_(math.log(1e-3), math.log(1e-1)).exp()
     fill(bias, step + torch.log(-torch.expm1(-step)))
 
 

@@ -6,9 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ttcnet.lqr.arithmetic import working_dtype
+from ttcnet.lqr.arithmetic import without_autocast, working_dtype
 
-from .base import Memory, Mixer, ShortConvolution, State, draw_linear, draw_step_bias, fill, positive, store, upcast
+from .base import Memory, Mixer, State, draw_linear, draw_step_bias, fill, positive, store, upcast
+from .convolution import ShortConvolution
 from .selective import selective_scan
 
 
@@ -81,7 +82,7 @@ class Mamba(Mixer):
         low, B, C = select.split([self.rank, self.state_size, self.state_size], -1)
         step = torch.einsum("blwr,wri->blwi", low, self.step.to(low.dtype))
         u, step, B, C, bias, A_log, D = upcast(u, step, B, C, self.step_bias, self.A_log, self.D)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device):
             step = F.softplus(step + bias)
             step = self.still(step.flatten(2), mask).unflatten(-1, (self.directions, -1))
             first = None if state is None else state.memory

@@ -11,7 +11,6 @@ from ttcnet.lqr.arithmetic import working_dtype
 from .base import (
     Memory,
     Mixer,
-    ShortConvolution,
     State,
     draw_linear,
     draw_step_bias,
@@ -21,6 +20,7 @@ from .base import (
     store,
     upcast,
 )
+from .convolution import ShortConvolution
 from .scans import decay_scan
 
 

@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ttcnet.lqr.arithmetic import working_dtype
+from ttcnet.lqr.adjoint import refuse_second_derivatives
+from ttcnet.lqr.arithmetic import without_autocast, working_dtype
 
 from .base import (
     Memory,
     Mixer,
-    ShortConvolution,
     State,
     draw_linear,
     positive,
@@ -24,6 +24,7 @@ from .base import (
     unit_length,
     upcast,
 )
+from .convolution import ShortConvolution
 from .scans import CHUNK, carry, decay_between, in_chunks, out_of_chunks
 
 LEAST_RIDGE = 0.25
@@ -128,7 +129,7 @@ def mesa_scan(
     Returns:
         y (batch, length, heads, p), and the last state or None.
     """
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q.device):
         length, n = q.shape[1], q.shape[-1]
         q, k, v = (in_chunks(x, chunk).transpose(2, 3) for x in (q, k, v))  # (batch, chunks, heads, s, .)
         beta = in_chunks(beta, chunk).transpose(2, 3)
@@ -181,6 +182,7 @@ class _Inverse(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives("MesaNet", "take another mixer")
         fixed = ctx.saved_tensors
         grad = _conjugate_gradients(lambda p: _times(p, *fixed), grads[0], ctx.iterations)
         return (grad, None, *(None for _ in fixed))

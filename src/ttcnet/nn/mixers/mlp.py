@@ -15,6 +15,7 @@ class MLP(Mixer):
     """
 
     per_head = False
+    remembers = None
 
     def __init__(self, width: int, *, heads: int, causal: bool = True, inner: int | None = None) -> None:
         super().__init__(width, heads=heads, causal=causal, inner=inner)

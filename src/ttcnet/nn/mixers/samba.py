@@ -23,9 +23,9 @@ class SambaState(State):
 class Samba(Mixer):
     """m = Mamba(x), then m + Attention(norm(x + m)) through a window.
 
-    `inner` is the number of channels of Mamba; the heads of the attention together are half as wide,
-    as near as their number allows. By default it is
-    the width, so that both are half of their usual size and the pair weighs as much as one of the other mixers.
+    `inner` is the number of channels of Mamba; the heads of the attention together are half as wide, as near as their
+    number allows. By default it is the width, so that both are half of their usual size and the pair weighs as much as
+    one of the other mixers.
 
     Args:
         window: how many tokens attention sees, the token itself included.
@@ -37,6 +37,7 @@ class Samba(Mixer):
     """
 
     per_head = False
+    remembers = SambaState
 
     def __init__(
         self,

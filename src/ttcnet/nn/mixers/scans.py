@@ -20,6 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ttcnet.lqr.arithmetic import without_autocast
+
 CHUNK = 64  # tokens; sequences of up to twice as many are one chunk
 
 
@@ -90,7 +92,7 @@ def decay_scan(
     Returns:
         y (batch, length, g, r, p), and the last S or None.
     """
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q.device):
         length = q.shape[1]
         q, k = (in_chunks(x, chunk).transpose(2, 3) for x in (q, k))  # (batch, chunks, g, s, n)
         v = in_chunks(v, chunk).movedim(2, 4)  # (batch, chunks, g, r, s, p)
@@ -130,7 +132,7 @@ def delta_scan(
     Returns:
         y (batch, length, heads, p), and the last S or None.
     """
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q.device):
         length, size = q.shape[1], v.shape[-1]
         q, k, v = (in_chunks(x, chunk).transpose(2, 3) for x in (q, k, v))  # (batch, chunks, heads, s, .)
         beta = in_chunks(beta, chunk).transpose(2, 3).unsqueeze(-1)

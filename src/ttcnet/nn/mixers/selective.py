@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ttcnet.lqr.adjoint import refuse_second_derivatives
+
 from .scans import linear_scan
 
 CHUNK = 8  # tokens between the states that are kept for the backward pass
@@ -116,11 +118,7 @@ def _remember(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _differentiate(ctx: Any, dy: Tensor | None, dlast: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
-    if torch.is_grad_enabled():
-        raise RuntimeError(
-            "selective_scan in float32 on a CUDA device has first derivatives only; got a backward pass with "
-            "create_graph=True. Call backward without create_graph, or compute in float64."
-        )
+    refuse_second_derivatives("selective_scan in float32 on a CUDA device", "compute in float64")
     assert ctx.train, "the forward pass kept no states: it was called with train=False"
     dy = torch.zeros_like(ctx.saved_tensors[0]) if dy is None else dy
     grads = torch.ops.ttcnet.selective_scan_backward(*ctx.saved_tensors, dy, dlast, ctx.with_first)

@@ -12,6 +12,7 @@ from threading import Lock
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from ttcnet.lqr.kernels.nvrtc import new_stream
 
@@ -46,6 +47,8 @@ def may_replay(x: Tensor, layer: nn.Module) -> bool:
     if torch.compiler.is_compiling() or not x.is_cuda or type(x) is not Tensor or x.numel() > FEW * x.shape[-1]:
         return False
     if layer.training or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda") or x.numel() == 0:
+        return False
+    if forward_ad._current_level >= 0:
         return False
     return not torch.cuda.is_current_stream_capturing()
 

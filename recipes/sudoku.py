@@ -31,7 +31,8 @@ from ttcnet.environment import commit, machine, versions
 from ttcnet.records import cut_log, write_json
 from ttcnet.tasks.sudoku import Boards, read
 from ttcnet.tasks.sudoku.evaluation import MODES, evaluate
-from ttcnet.tasks.sudoku.training import ARCHITECTURES, TrainConfig, Trainer
+from ttcnet.tasks.sudoku.settings import ARCHITECTURES, TrainConfig
+from ttcnet.tasks.sudoku.trainer import Trainer
 
 SETTINGS = {
     "strict": TrainConfig(augmentation="none", dropout=0.15, batch=64),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,6 @@ from ttcnet.nn import TTCLayer
 
 from .decode import probabilities
 from .grid import Board
-from .solver import conflicts, count
 
 if TYPE_CHECKING:
     from ttcnet.models import TTCNetForCellClassification
@@ -33,24 +33,25 @@ def moves(model: TTCNetForCellClassification, puzzle: Board, horizon: int | None
     """Fill a puzzle, the surest cell first, one pass of the model a cell."""
     board = torch.from_numpy(puzzle.astype(np.int64))
     while (board == 0).any():
-        confidence, digit = probabilities(model, board[None], horizon)[0].cpu().max(-1)
+        with _one_thread():
+            confidence, digit = probabilities(model, board[None], horizon)[0].cpu().max(-1)
         cell = int(confidence.masked_fill(board > 0, -1).argmax())
         board[cell] = digit[cell] + 1
         yield Move(cell, int(board[cell]), float(confidence[cell]))
 
 
-def verdict(puzzle: Board) -> str:
-    """What an exact solver says of a puzzle before any model sees it; empty if it has one solution."""
-    clash = conflicts(puzzle)
-    if clash.any():
-        places = ", ".join(f"row {cell // 9 + 1} column {cell % 9 + 1}" for cell in np.flatnonzero(clash))
-        return f"This puzzle has no solution: the digits at {places} contradict each other."
-    found = count(puzzle, limit=2)
-    if found == 0:
-        return "This puzzle has no solution."
-    return "This puzzle has more than one solution; the model finds one at best." if found > 1 else ""
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """One board is too little to share: threads would only wait for each other, for long where cores are busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
+@_one_thread()
 @torch.inference_mode()
 def plan_values(model: TTCNetForCellClassification, puzzle: Board, horizons: range) -> NDArray[np.float64]:
     """What the plans of the TTC layers are worth at each horizon, (layers, horizons): minus their cost, the mean over

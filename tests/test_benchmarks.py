@@ -80,8 +80,8 @@ def test_unknown_names_are_answered(option, value, message, tmp_path):
 
 def test_what_cannot_be_measured_or_written_is_answered_before_it_is_tried(monkeypatch, tmp_path):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    for command in ("lqr", "layer"):
-        result = RUNNER.invoke(app, [command, "--device", "cuda", "--out", str(tmp_path / "x.csv")])
+    for name in ("lqr", "layer"):
+        result = RUNNER.invoke(app, [name, "--device", "cuda", "--out", str(tmp_path / "x.csv")])
         assert result.exit_code == 2
         assert "it sees no CUDA device. Pass --device cpu." in words(result)
     assert "out must be a file" in words(RUNNER.invoke(app, ["lqr", "--out", str(tmp_path)]))

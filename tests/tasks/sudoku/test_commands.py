@@ -22,7 +22,7 @@ def folder(tmp_path_factory):
     torch.manual_seed(0)
     place = tmp_path_factory.mktemp("sudoku")
     TTCNetForCellClassification(TrainConfig(layers=2, width=32, heads=2).model()).save_pretrained(place / "run/model")
-    generate(4, seed=1).write(place / "boards.csv")
+    generate(4, givens=70, seed=1).write(place / "boards.csv")
     return place
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,14 +14,27 @@ from .grid import format, parse  # noqa: A004
 if TYPE_CHECKING:
     from ttcnet.models import TTCNetForCellClassification
 
+FEW = 4  # boards for which threads do not pay
 BATCH = {"cpu": 64, "cuda": 1024}  # boards in one pass of the model; on a CPU, what its caches hold
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """A board or two are too little to share: threads would only wait for each other, for long where cores are busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @torch.inference_mode()
 def probabilities(model: TTCNetForCellClassification, puzzles: Tensor, horizon: int | None = None) -> Tensor:
     """Of every digit in every cell, (boards, 81, 9), in float32."""
     parts = puzzles.to(model.device).split(BATCH.get(model.device.type, 1024))
-    logits = [model(part, horizon=horizon).logits for part in parts]
+    with one_thread() if len(puzzles) <= FEW else nullcontext():
+        logits = [model(part, horizon=horizon).logits for part in parts]
     return torch.cat(logits).float().softmax(-1)
 
 

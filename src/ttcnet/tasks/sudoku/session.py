@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from ttcnet.nn import TTCLayer
 
-from .decode import probabilities
+from .decode import one_thread, probabilities
 from .grid import Board
 
 if TYPE_CHECKING:
@@ -33,25 +32,13 @@ def moves(model: TTCNetForCellClassification, puzzle: Board, horizon: int | None
     """Fill a puzzle, the surest cell first, one pass of the model a cell."""
     board = torch.from_numpy(puzzle.astype(np.int64))
     while (board == 0).any():
-        with _one_thread():
-            confidence, digit = probabilities(model, board[None], horizon)[0].cpu().max(-1)
+        confidence, digit = probabilities(model, board[None], horizon)[0].cpu().max(-1)
         cell = int(confidence.masked_fill(board > 0, -1).argmax())
         board[cell] = digit[cell] + 1
         yield Move(cell, int(board[cell]), float(confidence[cell]))
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """One board is too little to share: threads would only wait for each other, for long where cores are busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@_one_thread()
+@one_thread()
 @torch.inference_mode()
 def plan_values(model: TTCNetForCellClassification, puzzle: Board, horizons: range) -> NDArray[np.float64]:
     """What the plans of the TTC layers are worth at each horizon, (layers, horizons): minus their cost, the mean over

@@ -58,7 +58,8 @@ def test_what_is_written_is_checked_before_anything_is_done(folder, tmp_path):
     options = ["--data", folder / "boards.csv"]
     assert "out must be a file; got" in complaint("eval", folder / "run/model", *options, "--out", tmp_path)
     assert "picture must end in .png or .pdf or .svg" in complaint("demo", "--picture", tmp_path / "x.bmp")
-    assert "device must be one that torch sees; got 'abacus'" in complaint("play", "--device", "abacus")
+    for device in ("abacus", "cuda:99", "cpu:x", ""):
+        assert f"device must be one that torch sees; got '{device}'" in complaint("play", "--device", device)
 
 
 def test_full_boards_are_refused_before_they_are_read_by_a_model():

@@ -53,13 +53,14 @@ def _check_model(folder: Path) -> None:
 
 
 def usable(name: str) -> str:
+    """That device, or for auto the best there is. Nothing is put there: of several processes each has its own."""
     import torch
 
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError):  # the latter where torch was built without CUDA
+    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    kind, _, index = name.partition(":")
+    if not (index or "0").isdecimal() or int(index or 0) >= count.get(kind, 0):
         fail("device", "must be one that torch sees", repr(name), "Pass cpu, or run `ttcnet env` for the reason.")
     return name
 

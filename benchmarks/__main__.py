@@ -41,7 +41,7 @@ def main() -> None:
 @app.command()
 def lqr(
     provider: Annotated[list[str] | None, typer.Option(help=f"Who: {', '.join(PROVIDERS)}.")] = None,
-    horizon: Annotated[list[int] | None, typer.Option(help="Steps to plan; 8, 32 and 128 if not given.")] = None,
+    horizon: Annotated[list[int] | None, typer.Option(min=1, help="Steps to plan; 8, 32 and 128 if not given.")] = None,
     problems: Annotated[list[int] | None, typer.Option(help="Problems at once; 64 and 1024 if not given.")] = None,
     shape: Annotated[list[str] | None, typer.Option(help="Instead of both: problems x horizon, as 65536x8.")] = None,
     sweep: Annotated[
@@ -60,8 +60,7 @@ def lqr(
     """Planning, forward and backward, float32, n = m = 16: time, peak memory and error against float64."""
     if regime not in REGIMES:
         raise typer.BadParameter(f"regime must be one of {', '.join(REGIMES)}; got {regime!r}.")
-    if device not in ("cpu", "cuda"):
-        raise typer.BadParameter(f"device must be cpu or cuda; got {device!r}.")
+    _check(device, out)
     if sweep and (shape or horizon or problems):
         raise typer.BadParameter("--sweep has shapes of its own. Leave out --shape, --horizon and --problems.")
     chosen = provider or _usual(device, in_sweep=bool(sweep))
@@ -111,6 +110,16 @@ def _measure_all(
             progress.advance(task)
 
 
+def _check(device: str, out: Path) -> None:
+    """Before anything is measured."""
+    if device not in ("cpu", "cuda"):
+        raise typer.BadParameter(f"device must be cpu or cuda; got {device!r}.")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise typer.BadParameter("device must be one that torch sees, and it sees no CUDA device. Pass --device cpu.")
+    if out.is_dir():
+        raise typer.BadParameter(f"out must be a file; got {out}, which is a folder. Name a file in it.")
+
+
 def _usual(device: str, in_sweep: bool) -> list[str]:
     """Who is measured if nobody is named."""
     peers = [name for name in PEERS if name in installed(device)] if device == "cpu" else []
@@ -130,17 +139,18 @@ def _shapes(shape: list[str] | None, problems: list[int] | None, horizon: list[i
 @app.command()
 def layer(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
-    blocks: Annotated[int, typer.Option(help="Blocks of the model.")] = 12,
+    blocks: Annotated[int, typer.Option(min=1, help="Blocks of the model.")] = 12,
     width: Annotated[int, typer.Option(help="Its width.")] = 1024,
     heads: Annotated[int, typer.Option(help="Its heads.")] = 16,
     batch: Annotated[int, typer.Option(help="Sequences in a step.")] = 8,
     length: Annotated[int, typer.Option(help="Tokens of a sequence.")] = 2048,
-    repeats: Annotated[int, typer.Option(help="Steps to take the median of.")] = 10,
+    repeats: Annotated[int, typer.Option(min=1, help="Steps to take the median of.")] = 10,
     out: Annotated[Path, typer.Option(help="CSV file to write, after every measurement.")] = Path("bench/layer.csv"),
 ) -> None:
     """A training step of a language model in bfloat16, with and without TTC layers."""
     from .layer import measure_layer, points
 
+    _check(device, out)
     rows: list[Row] = []
     where = stamp()
     for point in points(blocks, width, heads, batch, length, device):
@@ -208,9 +218,11 @@ def figure(
     out: Annotated[Path, typer.Option(help="Picture to write.")] = ROOT / "docs" / "images" / "lqr-throughput.png",
 ) -> None:
     """Draw throughput, peak memory and error against the horizon and against the number of problems."""
+    if not results.is_file():
+        raise typer.BadParameter(f"results must be a file; got {results}. Measure first, with --out {results}.")
     try:
         draw(results, out)
-    except (ValueError, ImportError, FileNotFoundError) as error:
+    except (ValueError, ImportError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
     typer.echo(f"Written to {out}")

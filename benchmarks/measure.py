@@ -50,8 +50,9 @@ class Point:
 
     def __post_init__(self) -> None:
         if self.problems < 1 or (self.problems > self.heads and self.problems % self.heads):
-            rule = f"problems must be a multiple of {self.heads} heads, or fewer than that"
-            raise ValueError(f"{rule}; got {self.problems}. Use {self.heads * math.ceil(self.problems / self.heads)}.")
+            rule = f"problems must be a multiple of {self.heads} heads, or 1 to {self.heads}"
+            closest = self.heads * max(1, math.ceil(self.problems / self.heads))
+            raise ValueError(f"{rule}; got {self.problems}. Use {closest}.")
 
     @property
     def tokens(self) -> int:

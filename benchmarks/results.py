@@ -6,7 +6,6 @@ import csv
 import datetime
 import os
 from dataclasses import asdict, fields
-from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,8 +21,7 @@ Kind = TypeVar("Kind", Point, Outcome)
 def stamp() -> Row:
     """Where and when: what is the same for every line of a run."""
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    known = versions() | {name: _version(name) for name in PEERS}
-    numbers = {f"version_{name}": version for name, version in known.items()}
+    numbers = {f"version_{name}": version for name, version in versions(*PEERS).items()}
     return {"date": date, **machine(), **numbers, "commit": commit()}
 
 
@@ -76,10 +74,3 @@ def resume(path: Path, where: Row) -> list[Row]:
 def _make(kind: type[Kind], row: Row) -> Kind:
     read: dict[str, Any] = {"int": int, "float": float, "str": str}
     return kind(**{field.name: read[str(field.type)](row[field.name]) for field in fields(kind) if field.name in row})
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"

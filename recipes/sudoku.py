@@ -24,14 +24,18 @@ from typing import Annotated
 
 import torch
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 from torch import nn
 
 from ttcnet.environment import commit, machine, versions
+from ttcnet.errors import complaints
 from ttcnet.records import cut_log, write_json
 from ttcnet.tasks.sudoku import Boards, read
 from ttcnet.tasks.sudoku.evaluation import MODES, evaluate
-from ttcnet.tasks.sudoku.training import ARCHITECTURES, TrainConfig, Trainer
+from ttcnet.tasks.sudoku.loading import usable
+from ttcnet.tasks.sudoku.progress import columns
+from ttcnet.tasks.sudoku.settings import ARCHITECTURES, TrainConfig
+from ttcnet.tasks.sudoku.trainer import Trainer
 
 SETTINGS = {
     "strict": TrainConfig(augmentation="none", dropout=0.15, batch=64),
@@ -45,19 +49,19 @@ EVERY, SAVE_EVERY = 200, 10_000  # steps between lines of the logs, and between 
 def runs(setting: str, steps: int, only: list[str] | None) -> dict[str, TrainConfig]:
     """Every run of a setting by its name."""
     base = replace(SETTINGS[setting], steps=steps)
-    found = {}
-    if setting == "best":
-        return {"ttc-0": base}
-    for architecture in ARCHITECTURES:
-        for seed in range(3 if architecture in MORE_SEEDS else 1):
-            found[f"{architecture}-{seed}"] = replace(base, architecture=architecture, seed=seed)
+    seeds = {"ttc": 1} if setting == "best" else {name: 3 if name in MORE_SEEDS else 1 for name in ARCHITECTURES}
+    each = [(name, seed) for name, count in seeds.items() for seed in range(count)]
+    found = {f"{name}-{seed}": replace(base, architecture=name, seed=seed) for name, seed in each}
+    if unknown := set(only or ()) - {*found, *seeds}:
+        rule = f"only must name runs or architectures among {', '.join(found)}"
+        raise typer.BadParameter(f"{rule}; got {', '.join(sorted(unknown))}.")
     return {name: config for name, config in found.items() if not only or name in only or config.architecture in only}
 
 
 def main(
     setting: Annotated[str, typer.Argument(help="strict, augmented or best.")],
-    train: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="CSV of puzzle,solution to train on.")],
-    test: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="CSV of puzzle,solution to judge by.")],
+    train: Annotated[Path, typer.Option(help="CSV of puzzle,solution to train on.")],
+    test: Annotated[Path, typer.Option(help="CSV of puzzle,solution to judge by.")],
     out: Annotated[Path, typer.Option(help="Folder for the runs.")],
     steps: Annotated[int, typer.Option(help="Steps of every run.")] = 40_000,
     only: Annotated[list[str] | None, typer.Option(help="Runs or architectures; all if not given.")] = None,
@@ -68,13 +72,14 @@ def main(
         raise typer.BadParameter(f"setting must be one of {', '.join(SETTINGS)}; got {setting!r}.")
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # streams that may run at the same time
     deadline = time.monotonic() + 60 * minutes if minutes else float("inf")
-    boards, judges = read(train), read(test)
-    trainers = _start(runs(setting, steps, only), boards, out, device)
-    if _train(trainers, out, deadline):
-        for name, trainer in trainers.items():
-            _judge(name, trainer, judges, out)
-    else:
-        typer.echo("Stopped for the time being. The same command goes on.")
+    with complaints():
+        boards, judges = read(train), read(test)
+        trainers = _start(runs(setting, steps, only), boards, out, usable(device))
+        if _train(trainers, out, deadline):
+            for name, trainer in trainers.items():
+                _judge(name, trainer, judges, out)
+        else:
+            typer.echo("Stopped for the time being. The same command goes on.")
 
 
 def _start(configs: dict[str, TrainConfig], boards: Boards, out: Path, device: str) -> dict[str, Trainer]:
@@ -91,19 +96,20 @@ def _start(configs: dict[str, TrainConfig], boards: Boards, out: Path, device: s
 
 def _train(trainers: dict[str, Trainer], out: Path, deadline: float) -> bool:
     """Train all of them side by side, each from a thread of its own. Whether they got to the end."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     step = min(trainer.step for trainer in trainers.values())
     total = max(trainer.config.steps for trainer in trainers.values())
+    before = {name: trainer.step for name, trainer in trainers.items()}
     for trainer in trainers.values():  # the step that is recorded, which must be done one by one
         if trainer.step == step < total:
             trainer.advance()
-    with Progress(*columns) as progress, ThreadPoolExecutor(len(trainers)) as pool:
+    with Progress(*columns()) as progress, ThreadPoolExecutor(len(trainers)) as pool:
         task = progress.add_task("training", total=total, completed=step)
         while step < total:
-            begin, step = step, min(step - step % EVERY + EVERY, total)
+            step = min(step - step % EVERY + EVERY, total)
             for done in [pool.submit(_advance, trainer, step) for trainer in trainers.values()]:
                 done.result()
-            news = dict(_news(trainers, out, step - begin))
+            news = dict(_news(trainers, out, before))
+            before = {name: trainer.step for name, trainer in trainers.items()}
             progress.update(task, completed=step, description=_line(news))
             late = time.monotonic() > deadline and step < total
             if late or step % SAVE_EVERY == 0 or step == total:
@@ -119,9 +125,11 @@ def _advance(trainer: Trainer, step: int) -> None:
         trainer.advance()
 
 
-def _news(trainers: dict[str, Trainer], out: Path, steps: int) -> Iterator[tuple[str, dict[str, float]]]:
+def _news(trainers: dict[str, Trainer], out: Path, before: dict[str, int]) -> Iterator[tuple[str, dict[str, float]]]:
     for name, trainer in trainers.items():
-        news = trainer.news(steps)
+        if trainer.step == before[name]:
+            continue  # ahead of the others, since the recipe was killed between two checkpoints
+        news = trainer.news(trainer.step - before[name])
         folder = out / name
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "log.jsonl").open("a") as file:

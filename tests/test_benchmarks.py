@@ -67,13 +67,25 @@ def test_other_providers_run(provider):
         ("--device", "tpu", "device must be cpu or cuda"),
         ("--sweep", "broom", "sweep must be one of all, horizon"),
         ("--shape", "8by8", "Write it as 65536x8"),
-        ("--problems", "17", "problems must be a multiple of 16 heads, or fewer than that; got 17. Use 32."),
+        ("--problems", "17", "problems must be a multiple of 16 heads, or 1 to 16; got 17. Use 32."),
+        ("--problems", "0", "problems must be a multiple of 16 heads, or 1 to 16; got 0. Use 16."),
+        ("--horizon", "0", "greater than or equal to 1"),
     ],
 )
 def test_unknown_names_are_answered(option, value, message, tmp_path):
     result = RUNNER.invoke(app, ["lqr", option, value, "--out", str(tmp_path / "x.csv")])
     assert result.exit_code == 2
     assert message in words(result)
+
+
+def test_what_cannot_be_measured_or_written_is_answered_before_it_is_tried(monkeypatch, tmp_path):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    for name in ("lqr", "layer"):
+        result = RUNNER.invoke(app, [name, "--device", "cuda", "--out", str(tmp_path / "x.csv")])
+        assert result.exit_code == 2
+        assert "it sees no CUDA device. Pass --device cpu." in words(result)
+    assert "out must be a file" in words(RUNNER.invoke(app, ["lqr", "--out", str(tmp_path)]))
+    assert "results must be a file" in words(RUNNER.invoke(app, ["figure", "--results", str(tmp_path / "none.csv")]))
 
 
 def test_the_tables_are_those_of_the_results():

@@ -75,9 +75,10 @@ def test_the_mathematics_needs_torch_alone(path):
     ["ttcnet", "ttcnet.lqr", "ttcnet.nn", "ttcnet.cli", "ttcnet.tasks.sudoku", "ttcnet.evaluate", "ttcnet.tasks.math"],
 )
 def test_importing_is_light(module):
-    code = f"import sys, {module}; print(sorted({{'numba', 'triton', 'transformers', 'torch'}} & set(sys.modules)))"
+    heavy = {"numba", "numpy", "torch", "transformers", "triton"}
+    code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
-    assert loaded == ("['torch']" if module in ("ttcnet.lqr", "ttcnet.nn") else "[]")
+    assert loaded == ("['numpy', 'torch']" if module in ("ttcnet.lqr", "ttcnet.nn") else "[]")
 
 
 def test_files_are_short():
@@ -97,6 +98,8 @@ def test_env_tells_versions_machine_and_backends():
     assert result.exit_code == 0
     for word in ("torch", "python", "cpu", "gpu", "reference", "can run"):
         assert word in result.output
+    lines = [line[2:] for line in result.output.splitlines() if line.startswith("  ")]
+    assert len({len(line) - len(line.split("  ", 1)[1].lstrip()) for line in lines}) == 1, "values stand in one column"
     report = json.loads(CliRunner().invoke(app, ["env", "--json"]).output)
     assert report["versions"]["ttcnet"] == ttcnet.__version__
     assert report["plan backends"]["reference"] == "can run"

@@ -52,6 +52,39 @@ def test_a_stopped_recipe_goes_on(small):
     assert (whole / "ttc-0" / "log.jsonl").read_text() == (parts / "ttc-0" / "log.jsonl").read_text()
 
 
+def test_a_recipe_that_was_killed_between_two_checkpoints_goes_on(small, monkeypatch):
+    """One run is then ahead of the others, and waits for them without a word in its log."""
+    whole = small("augmented", "whole", steps=12, only=["transformer-0", "transformer-1"])
+    save = sudoku.Trainer.save
+
+    def killed(trainer, path):
+        if (trainer.step, path.parent.name) == (8, "transformer-1"):
+            raise RuntimeError
+        save(trainer, path)
+
+    monkeypatch.setattr(sudoku, "SAVE_EVERY", 4)
+    monkeypatch.setattr(sudoku.Trainer, "save", killed)
+    with pytest.raises(RuntimeError):
+        small("augmented", "parts", steps=12, only=["transformer-0", "transformer-1"])
+    monkeypatch.setattr(sudoku.Trainer, "save", save)
+    parts = small("augmented", "parts", steps=12, only=["transformer-0", "transformer-1"])
+    for run in ("transformer-0", "transformer-1"):
+        logs = [(folder / run / "log.jsonl").read_text() for folder in (whole, parts)]
+        assert logs[0] == logs[1]
+
+
+def test_what_is_not_there(small, capsys):
+    with pytest.raises(typer.BadParameter, match=r"only must name runs or architectures among ttc-0, .*; got lstm"):
+        small("augmented", "none", steps=2, only=["lstm"])
+    for options, message in (
+        (dict(device="abacus"), "device must be one that"),
+        (dict(test="x.csv"), "x.csv: must be a file"),
+    ):
+        with pytest.raises(typer.Exit):
+            small("augmented", "none", steps=2, **options)
+        assert message in capsys.readouterr().err
+
+
 @pytest.fixture
 def small_math(monkeypatch, tmp_path):
     """Both tasks with a model of two layers and a handful of rows."""

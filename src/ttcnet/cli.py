@@ -56,10 +56,11 @@ def env(json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = F
 
         typer.echo(dumps(sections, indent=2))
         return
+    width = max(len(name) for entries in sections.values() for name in entries)
     for section, entries in sections.items():
         typer.secho(section, bold=True)
         for name, value in entries.items():
-            typer.echo(f"  {name:<14} {value}")
+            typer.echo(f"  {name:<{width}}  {value}")
 
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -197,6 +197,31 @@ def test_the_command(tmp_path):
     assert all(len(each["numbers"]) == 4 and grade(each, each["solution"]).right for each in made)
     assert conversation(made[0])[1]["content"] == made[0]["solution"]
     for wrong, message in ((["--numbers", "3-"], "numbers must be a number, or two"), (["--split", "x"], "split must")):
-        failed = CliRunner().invoke(app, ["countdown", "make", "--out", str(out), *wrong])
+        failed = CliRunner().invoke(app, ["countdown", "make", "--out", str(tmp_path / "new.jsonl"), *wrong])
         assert failed.exit_code == 1
         assert message in failed.output
+
+
+@pytest.mark.parametrize("text", ["(" * 199 + "3" + ")" * 199, "(" * 400, "3" + "*(3" * 99])
+def test_deep_brackets_are_wrong_and_nothing_else(text):
+    right, reason = grade(ROW, text)
+    assert not right
+    assert "brackets are more than 50 deep" in reason
+    assert grade(ROW, "(" * 40 + "25 - 7" + ")" * 40 + " * 3").right
+
+
+def test_a_file_that_is_there_is_not_replaced(tmp_path):
+    out = tmp_path / "puzzles.jsonl"
+    out.write_text("mine")
+    for path in (out, tmp_path):
+        done = CliRunner().invoke(app, ["countdown", "make", "--count", "1", "--out", str(path)])
+        assert done.exit_code == 1
+        assert f"out must be a new file; got {path}, which is there already. Remove it" in done.output
+    assert out.read_text() == "mine"
+
+
+def test_targets_that_the_solver_does_not_look_for():
+    with pytest.raises(ValueError, match="target must be a whole number of 0 or more; got -2"):
+        solve((3, 5), -2)
+    with pytest.raises(ValueError, match="numbers must be one or more whole numbers above 0"):
+        solve((3.5, 1), 2)

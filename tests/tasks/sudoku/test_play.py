@@ -2,23 +2,29 @@
 
 import json
 import shutil
+import socket
+import struct
 import subprocess
 import threading
 import urllib.error
 import urllib.request
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
+import ttcnet.tasks.sudoku.server
 from ttcnet.cli import app
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.nn import TTCLayer
 from ttcnet.tasks.sudoku import generate, parse
+from ttcnet.tasks.sudoku.decode import probabilities
 from ttcnet.tasks.sudoku.server import serve
-from ttcnet.tasks.sudoku.session import moves, plan_values, verdict
-from ttcnet.tasks.sudoku.training import TrainConfig
+from ttcnet.tasks.sudoku.session import Move, moves, plan_values
+from ttcnet.tasks.sudoku.settings import TrainConfig
+from ttcnet.tasks.sudoku.solver import verdict
 
 PUZZLE = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -58,8 +64,8 @@ def test_verdicts():
     assert verdict(board) == ""
     assert "more than one solution" in verdict(parse("1" + "." * 80))
     board[2] = 5  # a second 5 in the first row
-    assert "row 1 column 1" in verdict(board)
-    assert "row 1 column 3" in verdict(board)
+    assert "row 1, column 1" in verdict(board)
+    assert "row 1, column 3" in verdict(board)
     board = parse(PUZZLE)
     board[2] = 1  # no digit is twice anywhere, and yet
     assert verdict(board) == "This puzzle has no solution."
@@ -94,6 +100,46 @@ def test_the_server_answers(address):
         get(address, "/../secret")
 
 
+@pytest.mark.parametrize("target", ["http://[::1/solve", f"/solve?puzzle={PUZZLE}&horizon=" + "9" * 5000, "x"])
+def test_malformed_requests_get_an_answer(address, target, capfd):
+    with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20) as client:
+        client.sendall(f"GET {target} HTTP/1.0\r\n\r\n".encode())
+        answer = client.makefile("rb").read()
+    assert answer.startswith((b"HTTP/1.0 400", b"HTTP/1.0 404"))
+    assert b"int_max_str_digits" not in answer
+    assert capfd.readouterr().err == ""
+
+
+def test_a_page_that_leaves_is_no_fault(model, monkeypatch, capfd):
+    asked, left = threading.Event(), threading.Event()
+
+    def slow(*_):
+        asked.set()
+        assert left.wait(20)
+        return {"moves": ["much"] * 10**6}
+
+    monkeypatch.setattr(ttcnet.tasks.sudoku.server, "answer", slow)
+    server = serve(model, port=0)
+    server.daemon_threads = False  # server_close waits for the answer
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    with socket.create_connection(("127.0.0.1", server.server_port)) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # hang up at once
+        client.sendall(f"GET /solve?puzzle={PUZZLE} HTTP/1.0\r\n\r\n".encode())
+        assert asked.wait(20)
+    left.set()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_port_that_is_taken(model):
+    said = pytest.raises(OSError, match=r"port must be free on this machine; got \d+: .*Pass --port")
+    with socket.create_server(("127.0.0.1", 0)) as other, said:
+        serve(model, other.getsockname()[1])
+
+
 def test_the_server_listens_on_localhost_alone(model):
     server = serve(model, port=0)
     assert server.server_address[0] == "127.0.0.1"
@@ -119,6 +165,7 @@ def test_commands(model, tmp_path):
     run = CliRunner().invoke(app, ["sudoku", "solve", PUZZLE, *options])
     assert run.exit_code == 1
     assert "Not solved" in run.output, "an untrained model cannot"
+    assert "Loading the model ..." in run.stderr
     assert run.output.count("|") >= 18
     run = CliRunner().invoke(app, ["sudoku", "solve", "55" + PUZZLE[2:], *options])
     assert "no solution" in run.output
@@ -128,3 +175,34 @@ def test_commands(model, tmp_path):
     (full,) = generate(1, seed=0).solutions
     run = CliRunner().invoke(app, ["sudoku", "solve", "".join(map(str, full)), *options])
     assert "Solved." in run.output
+
+
+def test_of_many_solutions_any_is_right(model, tmp_path, monkeypatch):
+    """Also one that the exact solver does not come to first."""
+    model.save_pretrained(tmp_path)
+    (solution,) = generate(1, seed=0).solutions
+    two = "1" + "." * 80
+    other = (solution.astype(int) - solution[0]) % 9 + 1  # relabelled, to begin with 1
+    found = [Move(cell, int(digit), 1.0) for cell, digit in enumerate(other) if cell]
+    monkeypatch.setattr(ttcnet.tasks.sudoku.session, "moves", lambda *_: found)
+    run = CliRunner().invoke(app, ["sudoku", "solve", two, "--model", str(tmp_path), "--device", "cpu"], color=True)
+    assert run.exit_code == 0, run.output
+    assert "more than one solution" in run.output
+    assert "Solved." in run.output
+    assert "\x1b[31m" not in run.output, "no cell is red"
+    found[0] = replace(found[0], digit=1)
+    run = CliRunner().invoke(app, ["sudoku", "solve", two, "--model", str(tmp_path), "--device", "cpu"], color=True)
+    assert run.exit_code == 1
+    assert "\x1b[31m" in run.output
+
+
+def test_one_board_is_solved_on_one_thread(model):
+    before = torch.get_num_threads()
+    threads = []
+    hook = model.register_forward_hook(lambda *_: threads.append(torch.get_num_threads()))
+    list(moves(model, parse(PUZZLE)))
+    assert set(threads) == {1}
+    threads.clear()
+    probabilities(model, torch.zeros(9, 81, dtype=torch.long))
+    hook.remove()
+    assert threads == [before] == [torch.get_num_threads()]

@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 from ttcnet.cli import app
 from ttcnet.models import TTCNetForCellClassification
-from ttcnet.tasks.sudoku import generate
+from ttcnet.tasks.sudoku import Boards, generate
 from ttcnet.tasks.sudoku.probe import _accuracy, planned_states, probe
-from ttcnet.tasks.sudoku.training import TrainConfig
+from ttcnet.tasks.sudoku.settings import TrainConfig
 
 
 def model(architecture="ttc"):
@@ -52,6 +52,11 @@ def test_probes_of_every_layer_and_step():
     assert all(0 <= result.cells <= 1 for result in results)
     with pytest.raises(ValueError, match="model must have a TTC layer"):
         list(probe(model("transformer"), generate(2, seed=1), generate(2, seed=2)))
+    with pytest.raises(ValueError, match="step must be 0 or more; got -1"):
+        list(probe(model(), generate(2, seed=1), generate(2, seed=2), steps=(0, -1)))
+    few = generate(2, seed=1)
+    with pytest.raises(ValueError, match="puzzles must have a blank each; got a full puzzle at index 0"):
+        list(probe(model(), few, Boards(few.solutions, few.solutions)))
 
 
 def test_the_probe_command_writes_what_it_found(tmp_path):

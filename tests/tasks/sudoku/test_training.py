@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +15,10 @@ from ttcnet.models import TTCNetForCellClassification
 from ttcnet.tasks.sudoku import generate
 from ttcnet.tasks.sudoku.decode import cell_by_cell, in_one_pass
 from ttcnet.tasks.sudoku.feed import STEPS_AT_ONCE, Feed
-from ttcnet.tasks.sudoku.training import ARCHITECTURES, TrainConfig, Trainer, config_from, train
+from ttcnet.tasks.sudoku.settings import ARCHITECTURES, TrainConfig
+from ttcnet.tasks.sudoku.trainer import Trainer
+from ttcnet.tasks.sudoku.training import train
+from ttcnet.train import checkpoint
 
 TINY = TrainConfig(steps=6, batch=4, layers=2, width=32, heads=2, dropout=0.1, augmentation="relabel+reveal")
 
@@ -56,6 +60,30 @@ def test_resuming_with_another_configuration_is_refused(boards, tmp_path):
     train(replace(TINY, steps=2), boards, tmp_path, save_every=1)
     with pytest.raises(ValueError, match=r"config must be that of the checkpoint .*'lr': \(0.005, 0.001\)"):
         train(replace(TINY, steps=2, lr=1e-3), boards, tmp_path)
+
+
+def test_resuming_on_other_boards_is_refused(boards, tmp_path):
+    train(replace(TINY, steps=2), boards, tmp_path)
+    with pytest.raises(ValueError, match=r"boards must be those of the checkpoint .*; got 39 others"):
+        train(replace(TINY, steps=2), boards[1:], tmp_path)
+
+
+def test_a_run_that_diverges_stops_and_keeps_its_last_checkpoint(boards, tmp_path):
+    def spoil(trainer, _):
+        if trainer.step == 4:
+            torch.nn.init.constant_(trainer.model.classifier.weight, float("nan"))
+
+    with pytest.raises(ValueError, match=r"loss must be a finite number; got nan near step 5"):
+        train(TINY, boards, tmp_path, every=1, save_every=3, report=spoil)
+    kept, facts = checkpoint.load(tmp_path / "checkpoint.safetensors")
+    assert facts["step"] == 3
+    assert all(value.isfinite().all() for value in kept.values() if value.is_floating_point())
+
+
+def test_a_file_in_place_of_the_folder(boards, tmp_path):
+    (tmp_path / "run").write_text("mine")
+    with pytest.raises(NotADirectoryError, match=r"out must be a folder; got .*run, a file"):
+        train(TINY, boards, tmp_path / "run")
 
 
 QUICK = ("ttc", "transformer")  # the others' mixers learn in test_mixers too
@@ -115,10 +143,10 @@ class Oracle:
 
     def __init__(self, boards, confidence):
         self.solutions = torch.from_numpy(boards.solutions).long()
-        self.confidence, self.calls = confidence, 0
+        self.confidence, self.seen = confidence, []
 
     def __call__(self, puzzles, horizon=None):
-        self.calls += 1
+        self.seen.append(puzzles.clone())
         one_hot = torch.nn.functional.one_hot(self.solutions - 1, 9).float()
         return type("Output", (), {"logits": one_hot * (1 + self.confidence[..., None])})
 
@@ -128,12 +156,12 @@ def test_decoding_cell_by_cell_takes_the_surest_first(boards):
     confidence = torch.rand(3, 81, generator=torch.Generator().manual_seed(0))
     model = Oracle(few, confidence)
     puzzles = torch.from_numpy(few.puzzles).long()
-    order = []
-    filled = cell_by_cell(model, puzzles, on_step=lambda _, cells: order.append(cells.clone()))
+    filled = cell_by_cell(model, puzzles)
     assert torch.equal(filled, model.solutions)
-    assert model.calls == int((puzzles == 0).sum(1).max())
+    assert len(model.seen) == int((puzzles == 0).sum(1).max())
     for board in range(3):
-        cells = [int(step[board]) for step in order if step[board] >= 0]
+        steps = pairwise([*(boards[board] for boards in model.seen), filled[board]])
+        cells = [int(cell) for one, other in steps for cell in (one != other).nonzero()]
         blanks = (puzzles[board] == 0).nonzero().flatten()
         assert cells == sorted(blanks.tolist(), key=lambda cell: -confidence[board, cell])
     assert torch.equal(in_one_pass(Oracle(few, confidence), puzzles), model.solutions)
@@ -178,9 +206,6 @@ def test_commands(boards, tmp_path):
     assert [(result["mode"], result["horizon"]) for result in scores["results"]] == [
         ("single", 0), ("multi", 0), ("single", 2), ("multi", 2),
     ]  # fmt: skip
-    run = CliRunner().invoke(app, ["sudoku", "eval", str(tmp_path), *options])
-    assert run.exit_code == 2
-    assert "no model" in run.output.replace("│", "").replace("\n", " ")
     run = CliRunner().invoke(app, ["sudoku", "train", *options, "--architecture", "lstm", "--out", str(tmp_path / "x")])
     assert run.exit_code == 1
     assert "architecture must be one of" in run.output
@@ -192,6 +217,10 @@ def test_commands(boards, tmp_path):
         (dict(architecture="lstm"), "architecture must be one of ttc, transformer"),
         (dict(steps=0), "steps must be 1 or more"),
         (dict(ema=1.0), r"ema must lie in \[0, 1\)"),
+        (dict(lr=-1.0), "lr must be 0 or more and finite"),
+        (dict(final_lr=float("inf")), "final_lr must be 0 or more and finite"),
+        (dict(weight_decay=float("nan")), "weight_decay must be 0 or more and finite"),
+        (dict(seed=2**50), "seed must be between 0 and 4294967295"),
     ],
 )
 def test_bad_configurations(options, message):
@@ -204,8 +233,6 @@ def test_bad_feeds(boards):
         Feed(boards, 4, 0, "mirror", "cpu")
     with pytest.raises(ValueError, match="batch must be between 1 and the 40 boards; got 41"):
         Feed(boards, 41, 0, "none", "cpu")
-    with pytest.raises(ValueError, match=r"config must hold fields among .*; got \['depth'\]"):
-        config_from({"depth": 3})
 
 
 @pytest.mark.slow

@@ -42,6 +42,9 @@ def make_command(
         if len(ends) > 2 or not all(end.isdecimal() for end in ends):
             fail("numbers", "must be a number, or two with a dash between", repr(numbers), "Pass 4 or 3-4.")
         difficulty = Difficulty((int(ends[0]), int(ends[-1])), largest, operations, limit)
+        if out.exists():
+            remedy = "Remove it, or name another file."
+            fail("out", "must be a new file", f"{out}, which is there already", remedy, FileExistsError)
         puzzles = make(count, difficulty, seed=seed, split=split)
         out.parent.mkdir(parents=True, exist_ok=True)
         write_text(out, "".join(dumps(row(puzzle)) + "\n" for puzzle in puzzles))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 OPERATIONS = "+-*/"
 Value = int | Fraction
 LONGEST = 400  # characters of an expression that is read
+DEEPEST = 50  # brackets within brackets
 _TOKEN = re.compile(r"[0-9]+|[-+*/()]")
 _STRENGTH = {"+": 1, "-": 1, "*": 2, "/": 2}
 
@@ -96,7 +97,7 @@ class _Parser:
             raise ValueError(f"it holds {odd!r}")
         if re.search(r"[0-9]\s+[0-9]", text):
             raise ValueError("two numbers stand side by side")
-        self.place = 0
+        self.place, self.depth = 0, 0
         self.numbers: list[int] = []
 
     def read(self) -> Reading:
@@ -125,10 +126,14 @@ class _Parser:
         token = self._next()
         self.place += 1
         if token == "(":
+            self.depth += 1
+            if self.depth > DEEPEST:
+                raise ValueError(f"brackets are more than {DEEPEST} deep")
             value = self._sum()
             if self._next() != ")":
                 raise ValueError("a bracket is not closed")
             self.place += 1
+            self.depth -= 1
             return value
         if not token.isdecimal():
             raise ValueError(f"{token!r} stands where a number belongs")

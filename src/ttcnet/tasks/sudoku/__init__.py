@@ -9,18 +9,22 @@
     model = pretrained()                          # a trained model, which comes with the package
     solve(model, ["53..7....6..195..."])          # strings in, strings out
 
-Importing this module imports neither torch nor numba: the solver is compiled at its first use and kept on disk, and
-torch is needed only by what works on tensors.
+Importing this module imports neither numpy, torch nor numba: each name brings what it needs at its first use. The exact
+solver is compiled then, and kept on disk.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .data import Boards, read
-from .generator import generate
-from .grid import draw, format, parse  # noqa: A004
-from .metrics import Group, Rate, Scores, score
-from .solver import conflicts, count, solutions
-from .symmetry import augment, reveal
+if TYPE_CHECKING:
+    from .data import Boards, read
+    from .decode import solve
+    from .generator import generate
+    from .grid import draw, format, parse  # noqa: A004
+    from .metrics import Group, Rate, Scores, score
+    from .shipped import pretrained
+    from .solver import conflicts, count, solutions
+    from .symmetry import augment, reveal
 
 __all__ = [
     "Boards",
@@ -42,18 +46,15 @@ __all__ = [
     "solve",
 ]
 
-if TYPE_CHECKING:
-    from .decode import solve
-    from .shipped import pretrained
+_WHERE = {
+    "Boards": "data", "read": "data", "solve": "decode", "generate": "generator", "draw": "grid", "format": "grid",
+    "parse": "grid", "Group": "metrics", "Rate": "metrics", "Scores": "metrics", "score": "metrics",
+    "pretrained": "shipped", "conflicts": "solver", "count": "solver", "solutions": "solver", "augment": "symmetry",
+    "reveal": "symmetry",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name == "solve":  # needs torch
-        from .decode import solve
-
-        return solve
-    if name == "pretrained":
-        from .shipped import pretrained
-
-        return pretrained
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_WHERE[name]}", __name__), name)

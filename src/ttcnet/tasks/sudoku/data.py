@@ -142,7 +142,11 @@ def read(path: str | os.PathLike[str]) -> Boards:
 
 
 def _content(path: Path) -> bytes:
-    content = path.read_bytes()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        remedy = "Pass a CSV file of puzzle,solution."
+        fail(f"{path}:", "must be a file that can be read", error.strerror, remedy, type(error))
     if content[:2] != b"\x1f\x8b":
         return content
     try:

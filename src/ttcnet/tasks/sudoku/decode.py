@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,14 +14,27 @@ from .grid import format, parse  # noqa: A004
 if TYPE_CHECKING:
     from ttcnet.models import TTCNetForCellClassification
 
-BATCH = 1024  # boards in one pass of the model
-OnStep = Callable[[Tensor, Tensor], None]
+FEW = 4  # boards for which threads do not pay
+BATCH = {"cpu": 64, "cuda": 1024}  # boards in one pass of the model; on a CPU, what its caches hold
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """A board or two are too little to share: threads would only wait for each other, for long where cores are busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @torch.inference_mode()
 def probabilities(model: TTCNetForCellClassification, puzzles: Tensor, horizon: int | None = None) -> Tensor:
     """Of every digit in every cell, (boards, 81, 9), in float32."""
-    logits = [model(part, horizon=horizon).logits for part in puzzles.to(model.device).split(BATCH)]
+    parts = puzzles.to(model.device).split(BATCH.get(model.device.type, 1024))
+    with one_thread() if len(puzzles) <= FEW else nullcontext():
+        logits = [model(part, horizon=horizon).logits for part in parts]
     return torch.cat(logits).float().softmax(-1)
 
 
@@ -32,23 +46,16 @@ def in_one_pass(model: TTCNetForCellClassification, puzzles: Tensor, horizon: in
 
 
 @torch.inference_mode()
-def cell_by_cell(
-    model: TTCNetForCellClassification, puzzles: Tensor, horizon: int | None = None, on_step: OnStep | None = None
-) -> Tensor:
-    """Boards (N, 81) filled one cell a pass, the one that the model is surest of; all boards at the same time.
-
-    on_step is called after every pass with the boards and with the cell that each got, -1 for a board that was full.
-    """
+def cell_by_cell(model: TTCNetForCellClassification, puzzles: Tensor, horizon: int | None = None) -> Tensor:
+    """Boards (N, 81) filled one cell a pass, the one that the model is surest of; all boards at the same time."""
     boards = puzzles.to(model.device).clone()
     everything = torch.arange(len(boards), device=boards.device)
     for _ in range(int((boards == 0).sum(1).max()) if len(boards) else 0):
         confidence, digit = probabilities(model, boards, horizon).max(-1)
         blank = boards == 0
         cell = confidence.masked_fill(~blank, -1).argmax(-1)
-        open_boards = blank.any(1)
-        boards[everything, cell] = torch.where(open_boards, digit[everything, cell] + 1, boards[everything, cell])
-        if on_step is not None:
-            on_step(boards, torch.where(open_boards, cell, -1))
+        here = boards[everything, cell]
+        boards[everything, cell] = torch.where(blank.any(1), digit[everything, cell] + 1, here)
     return boards
 
 

@@ -10,7 +10,7 @@ import torch
 
 from .data import Boards
 from .decode import cell_by_cell, in_one_pass
-from .metrics import Scores, score
+from .metrics import Scores, check_blanks, score
 
 if TYPE_CHECKING:
     from ttcnet.models import TTCNetForCellClassification
@@ -35,6 +35,7 @@ def evaluate(
     model: TTCNetForCellClassification, boards: Boards, mode: str = "single", horizon: int | None = None
 ) -> Evaluation:
     """Decode all boards and compare. On a GPU in bfloat16, as in training."""
+    check_blanks(boards.puzzles)
     puzzles = torch.from_numpy(boards.puzzles).long()
     begin = time.perf_counter()
     with torch.autocast(model.device.type, torch.bfloat16, model.device.type == "cuda"):

@@ -82,10 +82,8 @@ def score(predictions: Any, puzzles: Any, solutions: Any) -> Scores:
     if not predictions.shape == puzzles.shape == solutions.shape:
         value = f"{predictions.shape}, {puzzles.shape} and {solutions.shape}"
         fail("predictions, puzzles and solutions", "must have one shape", value, "Give one of each for every board.")
+    check_blanks(puzzles)
     masked = puzzles == 0
-    if not masked.any(1).all():
-        full = f"a full puzzle at index {int(masked.any(1).argmin())}"
-        fail("puzzles", "must have a blank each", full, "Leave full boards out: there is nothing to predict.")
     right = ((predictions == solutions) & masked).sum(1)
     blanks = masked.sum(1)
     groups = []
@@ -93,6 +91,14 @@ def score(predictions: Any, puzzles: Any, solutions: Any) -> Scores:
         here = blanks == number
         groups.append(Group(81 - int(number), *_rates(right[here], blanks[here])))
     return Scores(*_rates(right, blanks), tuple(groups))
+
+
+def check_blanks(puzzles: NDArray[Any]) -> None:
+    """That there is something to predict on every board."""
+    full = (puzzles > 0).all(1)
+    if full.any():
+        value = f"a full puzzle at index {int(full.argmax())}"
+        fail("puzzles", "must have a blank each", value, "Leave full boards out: there is nothing to predict.")
 
 
 def _rates(right: NDArray[np.int64], blanks: NDArray[np.int64]) -> tuple[Rate, Rate]:

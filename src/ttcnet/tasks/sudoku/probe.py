@@ -15,6 +15,7 @@ from ttcnet.errors import fail
 from ttcnet.nn import TTCLayer
 
 from .data import Boards
+from .metrics import check_blanks
 
 if TYPE_CHECKING:
     from ttcnet.models import TTCNetForCellClassification
@@ -43,6 +44,11 @@ def probe(
     layers = [module for module in model.modules() if isinstance(module, TTCLayer)]
     if not layers:
         fail("model", "must have a TTC layer", model.config.mixer, "Probe a model of the architecture ttc.")
+    for step in steps:
+        if step < 0:
+            fail("step", "must be 0 or more", step, "Count the steps of a plan from its first state, 0.")
+    for boards in (train, test):
+        check_blanks(boards.puzzles)
     learnt, held_out = planned_states(model, train, steps), planned_states(model, test, steps)
     for layer in range(len(layers)):
         for place, step in enumerate(steps):

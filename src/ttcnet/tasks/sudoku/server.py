@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
+
+from ttcnet.errors import fail
 
 from .grid import parse
-from .session import moves, plan_values, verdict
+from .session import moves, plan_values
+from .solver import verdict
 
 if TYPE_CHECKING:
     from ttcnet.models import TTCNetForCellClassification
@@ -25,8 +29,8 @@ def answer(model: TTCNetForCellClassification, question: dict[str, list[str]]) -
     """What /solve says: moves, the exact solver's verdict, and what plans are worth over the horizon."""
     puzzle = parse(question.get("puzzle", [""])[0])
     text = question.get("horizon", ["4"])[0]
-    if not text.isdecimal() or int(text) > LONGEST:
-        raise ValueError(f"horizon must be between 0 and {LONGEST}; got {text!r}. Drag the slider.")
+    if text not in map(str, range(LONGEST + 1)):
+        fail("horizon", f"must be between 0 and {LONGEST}", repr(text[:40]), "Drag the slider.")
     warning = verdict(puzzle)
     values = plan_values(model, puzzle, range(1, LONGEST + 1))
     found = [vars(move) for move in moves(model, puzzle, int(text))] if "contradict" not in warning else []
@@ -39,13 +43,13 @@ def serve(model: TTCNetForCellClassification, port: int = 8765) -> ThreadingHTTP
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            address = urlsplit(self.path)
-            if address.path == "/":
+            path, _, query = self.path.partition("?")
+            if path == "/":
                 self._send(HTTPStatus.OK, "text/html; charset=utf-8", PAGE.read_bytes())
-            elif address.path == "/solve":
+            elif path == "/solve":
                 try:
                     with lock:
-                        content: dict[str, Any] = answer(model, parse_qs(address.query))
+                        content: dict[str, Any] = answer(model, parse_qs(query))
                     self._send(HTTPStatus.OK, "application/json", json.dumps(content).encode())
                 except ValueError as error:
                     self._send(HTTPStatus.BAD_REQUEST, "application/json", json.dumps({"error": str(error)}).encode())
@@ -57,10 +61,15 @@ def serve(model: TTCNetForCellClassification, port: int = 8765) -> ThreadingHTTP
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Content-Security-Policy", POLICY)
-            self.end_headers()
-            self.wfile.write(body)
+            with suppress(ConnectionError):  # the page is no longer there
+                self.end_headers()
+                self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
             pass
 
-    return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    try:
+        return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    except OSError as error:
+        value, remedy = f"{port}: {error.strerror}", "Pass --port with another number, or 0 for any that is free."
+        fail("port", "must be free on this machine", value, remedy, OSError)

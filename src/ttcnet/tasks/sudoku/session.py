@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from ttcnet.nn import TTCLayer
 
-from .decode import probabilities
+from .decode import one_thread, probabilities
 from .grid import Board
-from .solver import conflicts, count
 
 if TYPE_CHECKING:
     from ttcnet.models import TTCNetForCellClassification
@@ -39,18 +38,7 @@ def moves(model: TTCNetForCellClassification, puzzle: Board, horizon: int | None
         yield Move(cell, int(board[cell]), float(confidence[cell]))
 
 
-def verdict(puzzle: Board) -> str:
-    """What an exact solver says of a puzzle before any model sees it; empty if it has one solution."""
-    clash = conflicts(puzzle)
-    if clash.any():
-        places = ", ".join(f"row {cell // 9 + 1} column {cell % 9 + 1}" for cell in np.flatnonzero(clash))
-        return f"This puzzle has no solution: the digits at {places} contradict each other."
-    found = count(puzzle, limit=2)
-    if found == 0:
-        return "This puzzle has no solution."
-    return "This puzzle has more than one solution; the model finds one at best." if found > 1 else ""
-
-
+@one_thread()
 @torch.inference_mode()
 def plan_values(model: TTCNetForCellClassification, puzzle: Board, horizons: range) -> NDArray[np.float64]:
     """What the plans of the TTC layers are worth at each horizon, (layers, horizons): minus their cost, the mean over

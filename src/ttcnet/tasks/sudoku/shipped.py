@@ -26,8 +26,8 @@ def pretrained(device: torch.device | str = "cpu") -> TTCNetForCellClassificatio
     """
     from ttcnet.models import TTCNetConfig, TTCNetForCellClassification
 
-    with torch.random.fork_rng(devices=[]):  # building a model draws weights: leave the caller's random numbers alone
+    with torch.device("meta"):  # no weights are drawn, which would take time and the caller's random numbers
         model = TTCNetForCellClassification(TTCNetConfig.from_pretrained(FOLDER))
-    nn.Module.to(model, torch.float32)
-    model.load_state_dict(load_file(FOLDER / "model.safetensors"))
+    weights = load_file(FOLDER / "model.safetensors")
+    model.load_state_dict({name: x.float() for name, x in weights.items()}, assign=True)
     return nn.Module.to(model, device).eval()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from ttcnet.errors import fail
 
-from .grid import PEERS, board
+from .grid import PEERS, board, name_of
 
 
 def solutions(puzzle: Any, limit: int = 2) -> NDArray[np.uint8]:
@@ -39,6 +38,18 @@ def conflicts(puzzle: Any) -> NDArray[np.bool_]:
     return (cells > 0) & (cells[PEERS] == cells[:, None]).any(1)
 
 
+def verdict(puzzle: NDArray[np.uint8]) -> str:
+    """What is to be said of a puzzle before any model sees it; empty if it has one solution."""
+    clash = conflicts(puzzle)
+    if clash.any():
+        places = "; ".join(name_of(int(cell)) for cell in np.flatnonzero(clash))
+        return f"This puzzle has no solution: the digits at {places} contradict each other."
+    found = count(puzzle, limit=2)
+    if found == 0:
+        return "This puzzle has no solution."
+    return "This puzzle has more than one solution; the model finds one at best." if found > 1 else ""
+
+
 def _solve(puzzle: NDArray[np.uint8], limit: int, found: NDArray[np.uint8]) -> int:
     if isinstance(limit, bool) or not isinstance(limit, int | np.integer):
         fail("limit", "must be an integer", repr(limit), "Pass how many solutions to look for.", TypeError)
@@ -49,16 +60,25 @@ def _solve(puzzle: NDArray[np.uint8], limit: int, found: NDArray[np.uint8]) -> i
 
 @cache
 def loops() -> ModuleType:
-    """The loops, compiled or found on disk; says so if that takes long."""
-    notice = "ttcnet: compiling the Sudoku solver, once on this machine (about 6 s) ..."
-    timer = threading.Timer(2.0, logging.getLogger("ttcnet").warning, (notice,))
-    timer.start()
-    try:
-        from . import loops as compiled  # imports numba
+    """The loops, compiled or found on disk; says so if they are compiled."""
+    from numba.core import event
 
-        nothing = np.empty((0, 81), np.uint8)
+    from . import loops as compiled
+
+    class Notice(event.Listener):
+        started = False
+
+        def on_start(self, _: Any) -> None:
+            if not self.started:
+                notice = "ttcnet: compiling the Sudoku solver, once on this machine (about 6 s) ..."
+                logging.getLogger("ttcnet").warning(notice)
+            self.started = True
+
+        def on_end(self, _: Any) -> None:
+            pass
+
+    nothing = np.empty((0, 81), np.uint8)
+    with event.install_listener("numba:compile", Notice()):
         compiled.solve(np.zeros(81, np.uint8), 1, nothing)
         compiled.generate(0, np.uint64(0), 30, 30, 1, nothing, nothing)
-    finally:
-        timer.cancel()
     return compiled

@@ -1,0 +1,71 @@
+"""The model and the device that a command names, checked before anything is done."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from ttcnet.errors import fail
+
+if TYPE_CHECKING:
+    from ttcnet.models import TTCNetForCellClassification
+
+
+def load(folder: Path | None, device: str) -> TTCNetForCellClassification:
+    """The model in a folder, or the shipped one."""
+    typer.echo("Loading the model ...", err=True)
+    if folder is not None:
+        _check_model(folder)
+    place = usable(device)
+    import torch
+    from safetensors import SafetensorError
+    from torch import nn
+
+    from ttcnet.models import TTCNetForCellClassification
+
+    from .shipped import pretrained
+
+    if folder is None:
+        return pretrained(place)
+    try:
+        model = TTCNetForCellClassification.from_pretrained(folder, dtype=torch.float32)
+    except (SafetensorError, RuntimeError) as error:
+        rule = "must hold whole weights that fit its config.json"
+        fail("model", rule, f"{folder}: {error}", "Train it, or fetch it, again.")
+    return nn.Module.to(model, place).eval()
+
+
+def _check_model(folder: Path) -> None:
+    rule, remedy = "must be the folder of a Sudoku model", "Pass the folder that `ttcnet sudoku train` named."
+    if (folder / "model" / "config.json").is_file():
+        fail("model", rule, f"{folder}, the folder of a run", f"Pass {folder / 'model'}.")
+    for name in ("config.json", "model.safetensors"):
+        if not (folder / name).is_file():
+            fail("model", rule, f"{folder}, which has no {name}", remedy, FileNotFoundError)
+    with suppress(ValueError, KeyError, TypeError):
+        if json.loads((folder / "config.json").read_text())["architectures"] == ["TTCNetForCellClassification"]:
+            return
+    fail("model", rule, f"{folder}, whose config.json is of none", remedy)
+
+
+def usable(name: str) -> str:
+    """That device, or for auto the best there is. Nothing is put there: of several processes each has its own."""
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    kind, _, index = name.partition(":")
+    if not (index or "0").isdecimal() or int(index or 0) >= count.get(kind, 0):
+        fail("device", "must be one that torch sees", repr(name), "Pass cpu, or run `ttcnet env` for the reason.")
+    return name
+
+
+def check_file(name: str, path: Path | None) -> None:
+    """Before any work is done for it."""
+    if path is not None and path.is_dir():
+        fail(name, "must be a file", f"{path}, which is a folder", "Name a file in it.")

@@ -1,0 +1,26 @@
+"""A progress bar with the time left, of what a model reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from torch import nn
+
+
+def columns() -> tuple[ProgressColumn, ...]:
+    return TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+
+
+@contextmanager
+def watched(model: nn.Module, label: str, boards: int) -> Iterator[None]:
+    """A progress bar of the boards that a model reads, as long as it lasts."""
+    with Progress(*columns(), console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(label, total=boards)
+        hook = model.register_forward_hook(lambda _, inputs, __: progress.advance(task, len(inputs[0])))
+        try:
+            yield
+        finally:
+            hook.remove()

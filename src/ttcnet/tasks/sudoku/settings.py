@@ -1,0 +1,79 @@
+"""What a run trains: the paper's setting, for TTC-Net and for what it is compared with."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ttcnet.errors import fail
+from ttcnet.models import TTCNetConfig
+
+ATTENTION = {"attention": {"qk_norm": True}}
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "ttc": dict(mixer="attention", interleave="8:1", mixer_options=ATTENTION),
+    "transformer": dict(mixer="attention", interleave=None, mixer_options=ATTENTION),
+    "mamba": dict(mixer="mamba", interleave=None),
+    "mamba2": dict(mixer="mamba2", interleave=None),
+    "gdn": dict(mixer="gdn", interleave=None),
+    "samba": dict(mixer="samba", interleave=None, mixer_options={"samba": {"window": 27, "qk_norm": True}}),
+}
+LARGEST_SEED = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A run. Sizes, batch and learning rates are the paper's.
+
+    Args:
+        architecture: one of ARCHITECTURES.
+        steps: number of batches.
+        augmentation: see `Feed`; "none" is the paper's setting.
+        ema: the share of the running average of the weights that is kept at each step; 0 for none. The average is what
+            is saved as the model.
+    """
+
+    architecture: str = "ttc"
+    steps: int = 20_000
+    batch: int = 16
+    lr: float = 5e-3
+    final_lr: float = 5e-4
+    warm_up: float = 0.1
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    dropout: float = 0.0
+    augmentation: str = "none"
+    ema: float = 0.999
+    horizon: int = 4
+    layers: int = 32
+    width: int = 128
+    heads: int = 4
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.architecture not in ARCHITECTURES:
+            rule = f"must be one of {', '.join(ARCHITECTURES)}"
+            fail("architecture", rule, repr(self.architecture), "Use one of those.")
+        for field in ("steps", "batch", "layers", "width", "heads"):
+            if getattr(self, field) < 1:
+                fail(field, "must be 1 or more", getattr(self, field), "Pass a larger number.")
+        for field in ("lr", "final_lr", "weight_decay"):
+            if not 0 <= getattr(self, field) < math.inf:
+                fail(field, "must be 0 or more and finite", getattr(self, field), "Pass 0.001, for example.")
+        if not 0 <= self.seed <= LARGEST_SEED:
+            fail("seed", f"must be between 0 and {LARGEST_SEED}", self.seed, "Pass such a number.")
+        if not 0 <= self.ema < 1:
+            fail("ema", "must lie in [0, 1)", self.ema, "Pass 0.999, say, or 0 for none.")
+
+    def model(self) -> TTCNetConfig:
+        options = dict(ARCHITECTURES[self.architecture])
+        if options["interleave"] is not None:
+            options["interleave"] = f"{min(8, self.layers)}:1"
+        return TTCNetConfig.sudoku(
+            num_hidden_layers=self.layers,
+            hidden_size=self.width,
+            num_attention_heads=self.heads,
+            horizon=self.horizon,
+            dropout=self.dropout,
+            **options,
+        )

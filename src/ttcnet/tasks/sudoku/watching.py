@@ -1,0 +1,111 @@
+"""ttcnet sudoku solve, demo and play: a model at work, to be watched. Imports happen inside, to keep --help instant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ttcnet.errors import complaints, fail
+
+from .loading import check_file, load
+
+Model = Annotated[Path | None, typer.Option(help="Folder of a model; the one that comes with ttcnet if not given.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU if there is one.")]
+PICTURES = (".png", ".pdf", ".svg")
+
+
+def solve(
+    puzzle: Annotated[str, typer.Argument(help="81 characters row by row, 0 or . for blanks.")],
+    model: Model = None,
+    horizon: Annotated[
+        int | None, typer.Option(min=0, help="Steps to look ahead; the model's own if not given.")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Solve a puzzle, cell by cell, and say whether it has no or many solutions."""
+    from .grid import draw, parse
+    from .solver import conflicts, solutions, verdict
+
+    with complaints():
+        board = parse(puzzle)
+        warning, truth = verdict(board), solutions(board, limit=2)
+        typer.echo(warning) if warning else None
+        if len(truth) == 0:
+            raise typer.Exit(1)
+        net = load(model, device)
+        from .session import moves
+
+        filled = board.copy()
+        for move in moves(net, board, horizon):
+            filled[move.cell] = move.digit
+    # of several solutions the model is free to find another one than the solver
+    wrong = filled != truth[0] if len(truth) == 1 else conflicts(filled)
+
+    def style(cell: int, text: str) -> str:
+        if board[cell]:
+            return typer.style(text, bold=True)
+        return typer.style(text, fg="red" if wrong[cell] else "green")
+
+    typer.echo(draw(filled, style=style))
+    typer.echo("Not solved: red cells are wrong." if wrong.any() else "Solved.")
+    raise typer.Exit(int(wrong.any()))
+
+
+def demo(
+    givens: Annotated[list[int] | None, typer.Option(help="Givens of each puzzle to watch; repeat for more.")] = None,
+    boards: Annotated[int, typer.Option(min=1, help="Boards in the table by horizon.")] = 50,
+    seed: Annotated[int, typer.Option(help="Of the puzzles, which are made on the spot.")] = 0,
+    picture: Annotated[Path, typer.Option(help="Where to save the picture.")] = Path("demo/sudoku.png"),
+    model: Model = None,
+    device: Device = "auto",
+) -> None:
+    """Watch puzzles being solved, see what the horizon does, keep a picture."""
+    from rich.console import Console
+
+    from ttcnet.extras import require
+
+    from .generator import generate
+
+    with complaints():
+        require("matplotlib", "plot", "The demo's picture")
+        if picture.suffix not in PICTURES:
+            fail("picture", f"must end in {' or '.join(PICTURES)}", picture, "Name a file of one of these kinds.")
+        check_file("picture", picture)
+        puzzles = [generate(1, givens=(n, n), seed=seed + k) for k, n in enumerate(givens or (34, 30, 26))]
+        net = load(model, device)
+        from . import demo
+
+        console = Console()
+        games = []
+        for each in puzzles:
+            console.print()
+            games.append(demo.watch(net, each.puzzles[0], each.solutions[0], console))
+        console.print()
+        judged = generate(boards, givens=(24, 30), seed=seed)
+        from .progress import watched
+
+        with watched(net, f"{boards} boards at each of {len(demo.HORIZONS)} horizons", boards * len(demo.HORIZONS)):
+            found = demo.by_horizon(net, judged)
+        console.print(demo.table(found, judged))
+        demo.picture(games, found, picture)
+    console.print(f"The picture is in {picture}. Next: ttcnet sudoku play", highlight=False)
+
+
+def play(
+    model: Model = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="On localhost; 0 for any that is free.")] = 8765,
+    device: Device = "auto",
+) -> None:
+    """Serve a local page: type a puzzle, watch it being solved, drag the horizon."""
+    with complaints():
+        net = load(model, device)
+        from .server import serve
+
+        server = serve(net, port)
+    typer.echo(f"Open http://127.0.0.1:{server.server_port} in a browser. Ctrl-C ends.")
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        typer.echo("Ended.")

@@ -101,8 +101,8 @@ def _compiled(name: str, dtype: torch.dtype) -> Callable[..., None]:
     """A function of cpu_loops, compiled for `dtype` or found on disk; says so if that takes long."""
     from . import cpu_loops  # imports numba
 
-    notice = "ttcnet: compiling the CPU kernels for %s, once on this machine (about 20 s) ..."
-    timer = threading.Timer(2.0, logging.getLogger("ttcnet").warning, (notice, dtype))
+    notice = "ttcnet: compiling the %s pass for the CPU in %s, once on this machine (about 10 s) ..."
+    timer = threading.Timer(2.0, logging.getLogger("ttcnet").warning, (notice, name, dtype))
     timer.start()
     try:
         run: Callable[..., None] = getattr(cpu_loops, name)

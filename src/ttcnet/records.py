@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 
 from .errors import fail
 from .extras import require
+from .names import is_path
+
+FILES = (".json", ".gz", ".csv", ".txt", ".parquet", ".zip")  # no dataset of the Hub has a name that ends so
 
 
 class Row(NamedTuple):
@@ -25,30 +28,32 @@ class Row(NamedTuple):
 def rows(source: str, split: str = "train", **options: Any) -> Iterator[Row]:
     """The rows of a JSON Lines file, plain or gzip, or of a dataset of the Hub, "owner/name", for which `options` are
     those of `datasets.load_dataset`."""
-    path = Path(source)
-    if path.is_file():
-        yield from _lines(path)
-    elif _is_name(source):
+    if is_file(source):
+        yield from _lines(Path(source))
+    else:
         for number, content in enumerate(_dataset(source, split, **options), 1):
             yield Row(f"{source} row {number}", content)
-    else:
+
+
+def is_file(source: str) -> bool:
+    """Whether it is a file, and not a dataset of the Hub; an error if it can be neither."""
+    path = Path(source)
+    if path.is_file():
+        return True
+    if "/" not in source or is_path(source) or path.suffix.startswith(FILES):
         remedy = "Pass a file with one JSON object a line, or the name of a dataset of the Hub, owner/name."
         value = f"{source!r}, which {'is a folder' if path.is_dir() else 'does not exist'}"
         fail("data", "must be a file", value, remedy, FileNotFoundError)
+    return False
 
 
 def count(source: str, split: str = "train") -> int | None:
     """How many `rows` gives, or a few more: to tell the time left. None if that cannot be told."""
-    path = Path(source)
-    if not path.is_file():
-        return len(_dataset(source, split)) if _is_name(source) else None
-    with suppress(OSError, EOFError, zlib.error), _open(path, "rb") as file:
+    if not is_file(source):
+        return len(_dataset(source, split))
+    with suppress(OSError, EOFError, zlib.error), _open(Path(source), "rb") as file:
         return sum(1 for _ in file)
     return None
-
-
-def _is_name(source: str) -> bool:
-    return source.count("/") == 1 and not Path(source).suffix.startswith((".json", ".gz"))
 
 
 def _dataset(source: str, split: str, **options: Any) -> Any:

@@ -172,7 +172,7 @@ def test_only_complaints_come_without_a_traceback(tmp_path, monkeypatch):
         raise ValueError("something inside")
 
     monkeypatch.setattr(sft, "fine_tune", broken)
-    done = CliRunner().invoke(app, ["sft", "--model", "m", "--data", "d", "--out", str(tmp_path)])
+    done = CliRunner().invoke(app, ["sft", "--model", "m", "--data", "o/d", "--out", str(tmp_path)])
     assert isinstance(done.exception, ValueError)
     monkeypatch.undo()
     done = CliRunner().invoke(app, ["sft", "--model", "m", "--data", "d", "--out", str(tmp_path), "--batch", "0"])

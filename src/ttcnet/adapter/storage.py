@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ttcnet import __version__, files
 from ttcnet.errors import fail
 from ttcnet.models.hub import write_card
+from ttcnet.names import ADAPTER as FILE
 
 from .card import adapter_card
 from .config import TTCAdapterConfig
@@ -20,7 +21,6 @@ from .inserting import Model, attach, base_of, check
 from .insertion import Insertion
 from .surgery import prepare
 
-FILE = "ttc_adapter.safetensors"
 
 
 def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:

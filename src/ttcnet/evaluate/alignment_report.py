@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
+from ttcnet.console import tell
 from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import fail
 from ttcnet.extras import require
@@ -39,8 +40,8 @@ def report(
         fail("limit", "must be 2 or more", limit, "One question's plan meets another's text.")
     texts = list(generated(Path(data)) if Path(data).is_dir() else written(rows(data)))  # before a model is loaded
     console = Console(stderr=True)
-    with console.status(f"Loading {model} ..."):
-        engine = load(model, None if adapter is None else Path(adapter))
+    tell(f"Loading {model} ...")
+    engine = load(model, None if adapter is None else Path(adapter))
     net, tokenizer = engine.model, engine.tokenizer
     own = horizon_of(net)
     if own is None:

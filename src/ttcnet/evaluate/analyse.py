@@ -28,15 +28,19 @@ def alignment(
     plot: Annotated[Path | None, typer.Option(help="Also draw a figure: PNG, PDF or SVG.")] = None,
 ) -> None:
     """Compare what TTC layers plan with the chain of thought that follows, of the same question and of others."""
+    from ttcnet.console import tell
     from ttcnet.errors import complaints, fail
     from ttcnet.extras import require
+    from ttcnet.names import check_model
 
     with complaints():
-        require("transformers", "models", "ttcnet analyse")
+        check_model(model, adapter)
         if plot is not None:
             require("matplotlib", "plot", "Drawing the alignment")
             if plot.suffix not in KINDS:
                 fail("plot", f"must end in {' or '.join(KINDS)}", plot, "Name a file of one of these kinds.")
+        tell("Starting transformers ...")
+        require("transformers", "models", "ttcnet analyse")
         from .alignment_report import draw, report, table, write
 
         found = report(model, data, adapter=adapter, horizon=horizon, limit=limit)

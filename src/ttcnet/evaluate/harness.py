@@ -18,9 +18,11 @@ from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable, make_table
 
+from ttcnet.console import tell
 from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import fail
 from ttcnet.files import is_first_process
+from ttcnet.names import loading
 from ttcnet.records import write_json
 
 from .journal import Journal
@@ -59,8 +61,11 @@ def evaluate(settings: Harness, out: Path, *, batch: int = 8, device: str | None
         if value is not None and value < 1:
             fail(field, "must be 1 or more", value, "Pass a whole number.")
     with _running_code(run_code):
+        tell(f"Reading the tasks {', '.join(settings.tasks)} ...")
         tasks = _tasks(settings, run_code)
-        model = TTCNetLM(settings.model, settings.adapter, settings.horizon, device, batch_size=batch)
+        tell(f"Loading {settings.model} ...")
+        with loading(settings.model):
+            model = TTCNetLM(settings.model, settings.adapter, settings.horizon, device, batch_size=batch)
         _check_settings(settings, model, out)
         journal = Journal(out, model.rank)
         model.keep(journal)

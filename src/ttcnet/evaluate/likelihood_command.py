@@ -32,20 +32,23 @@ def likelihood(
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+        from ttcnet.console import tell
         from ttcnet.extras import require
+        from ttcnet.names import check_model
         from ttcnet.records import rows
         from ttcnet.train.examples import prepare
 
-        require("transformers", "eval", "ttcnet eval")
         steps = _numbers("horizon", horizon) or (None,)
-        console = Console(stderr=True)
+        check_model(model, adapter)
         source = list(islice(rows(data, split), limit))
-        with console.status(f"Loading {model} ..."):
-            from .likelihood import likelihoods
-            from .local import load
+        tell(f"Loading {model} ...")
+        require("transformers", "eval", "ttcnet eval")
+        from .likelihood import likelihoods
+        from .local import load
 
-            engine = load(model, adapter)
-            found = prepare(source, engine.tokenizer, max_length=max_length, system=system)
+        console = Console(stderr=True)
+        engine = load(model, adapter)
+        found = prepare(source, engine.tokenizer, max_length=max_length, system=system)
         console.print(found.report, highlight=False)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as progress:

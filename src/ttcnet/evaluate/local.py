@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ttcnet.errors import fail
+from ttcnet.names import loading
 
 from .decoding import Decoded, decode
 from .engine import CUT, Answer, Ask
@@ -130,12 +131,14 @@ def load(model: str, adapter_folder: Path | None = None, most: int | None = None
     bfloat16 there, on that of this process if there are several."""
     on_gpu = torch.cuda.is_available()
     dtype = torch.bfloat16 if on_gpu else torch.float32
-    net: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
+    with loading(model):
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        net: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
     name = model
     if adapter_folder is not None:
         net, name = with_adapter(net, adapter_folder), f"{model} + {adapter_folder}"
     place = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}" if on_gpu else "cpu"
-    return Local(nn.Module.to(net, place), AutoTokenizer.from_pretrained(model), most, name)
+    return Local(nn.Module.to(net, place), tokenizer, most, name)
 
 
 def _free(device: torch.device) -> int:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from rich.console import Console
-from safetensors import SafetensorError
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from transformers.integrations.integration_utils import get_available_reporting_integrations
@@ -20,9 +19,11 @@ from trl.trainer.sft_config import SFTConfig
 
 from ttcnet import adapter
 from ttcnet.adapter import TTCAdapterConfig
+from ttcnet.console import tell
 from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import fail
 from ttcnet.files import is_first_process, writing
+from ttcnet.names import loading
 from ttcnet.nn.horizon import parse
 from ttcnet.records import write_json
 
@@ -50,12 +51,15 @@ def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None) -> A
     _check(config)
     out.mkdir(parents=True, exist_ok=True)
     _check_settings(config, out)
-    tokenizer = tokenizer or _pretrained(AutoTokenizer, config.model)
+    if tokenizer is None:
+        with loading(config.model):
+            tokenizer = AutoTokenizer.from_pretrained(config.model)
     examples = examples_of(config, tokenizer, out / "examples")
     console.print(examples.report)
     if model is None:
-        with console.status(f"Loading {config.model} ..."):
-            model = _pretrained(AutoModelForCausalLM, config.model, dtype=torch.float32)
+        tell(f"Loading {config.model} ...")
+        with loading(config.model):
+            model = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32)
     _check_examples(examples, model, config)
     model = _insert(model, config)
     report = Report(out)
@@ -106,18 +110,6 @@ def _check_settings(config: FineTuning, out: Path) -> None:
     elif is_first_process():
         facts = {"machine": machine(), "versions": versions(), "commit": commit()}
         write_json(kept, {"settings": now} | facts)
-
-
-def _pretrained(kind: Any, name: str, **options: Any) -> Any:
-    """From a folder, or from the Hub."""
-    rule = "must be a folder with a model and its tokenizer, or a name of the Hub"
-    remedy = "Check the name and the files."
-    if not Path(name).exists() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
-        fail("model", rule, f"{name!r}, which does not exist", remedy, FileNotFoundError)
-    try:
-        return kind.from_pretrained(name, **options)
-    except (OSError, ValueError, SafetensorError) as error:
-        fail("model", rule, f"{name!r}: {' '.join(str(error).split()).rstrip('.')}", remedy)
 
 
 def _check_examples(examples: Examples, model: Any, config: FineTuning) -> None:

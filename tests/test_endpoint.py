@@ -151,9 +151,9 @@ def test_numbers_that_would_ask_nothing(changes):
 
 def test_a_server_that_stalls_is_told_soon(monkeypatch):
     monkeypatch.setattr("ttcnet.endpoint.GREETING", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes the connection, and says nothing
-        with pytest.raises(ConnectionError, match=r"server must answer; got .*: no answer within 0\.2 s"):
-            connect(f"http://127.0.0.1:{silent.getsockname()[1]}/v1")
+    said = pytest.raises(ConnectionError, match=r"server must answer; got .*: no answer within 0\.2 s")
+    with socket.create_server(("127.0.0.1", 0)) as silent, said:  # takes the connection, and says nothing
+        connect(f"http://127.0.0.1:{silent.getsockname()[1]}/v1")
 
 
 def test_half_letters():

@@ -1,5 +1,5 @@
-"""What a user names: a file or a folder here, or something of the Hub. Nothing heavy is imported, so that a wrong path is
-told at once."""
+"""What a user names: a file or a folder here, or something of the Hub. Imports nothing heavy, so that a wrong path is told
+at once."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ REMEDY = "Check the name and the files."
 
 
 def is_path(name: str) -> bool:
-    """Whether it is meant as a path, be it there or not: names of the Hub are owner/name, or a name alone."""
-    return os.path.exists(name) or name.startswith((".", "/", "~")) or name.count("/") > 1
+    """Whether it can only be meant as a path: names of the Hub are owner/name, or a name alone."""
+    return name.startswith((".", "/", "~")) or name.count("/") > 1
 
 
 def check_model(model: str, adapter: str | os.PathLike[str] | None = None) -> None:
     """Fail if a path leads to no model, or to no adapter. Names of the Hub are looked up when they are loaded."""
     folder = Path(model)
-    if is_path(model) and not folder.is_dir():
+    if (is_path(model) or folder.exists()) and not folder.is_dir():
         value = f"{model!r}, which {'is no folder' if folder.exists() else 'does not exist'}"
         fail("model", RULE, value, REMEDY, FileNotFoundError)
     if folder.is_dir() and not any((folder / file).is_file() for file in ("config.json", PEFT)):

@@ -67,7 +67,7 @@ def _open(path: Path, mode: str, **options: Any) -> Any:
 def _lines(path: Path) -> Iterator[Row]:
     number = 0
     try:
-        with _open(path, "rt", encoding="utf-8") as file:
+        with _open(path, "rt", encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield Row(f"{path} line {number}", _object(line, f"{path} line {number}"))
@@ -86,6 +86,24 @@ def _object(line: str, place: str) -> dict[str, Any]:
     return content
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written and tokenised: JSON lets half a letter through."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_output(path: Path | None) -> None:
+    """Fail, before there is anything to lose, if no file can be written there. Its folder is made."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
+            value = f"{path}, which is a folder" if path.is_dir() else f"{path} in a folder that is read-only"
+            fail("out", "must be a file that can be written", value, "Name another file.", OSError)
+
+
 def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 
@@ -100,5 +118,5 @@ def cut_log(log: Path, step: int) -> None:
 def write_text(path: Path, text: str) -> None:
     """Whole or not at all."""
     unfinished = path.with_name(f"{path.name}.tmp")
-    unfinished.write_text(text)
+    unfinished.write_text(text, "utf-8")
     os.replace(unfinished, path)

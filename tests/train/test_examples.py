@@ -73,6 +73,8 @@ def test_a_template_that_rewrites_earlier_turns_is_refused():
         ({"messages": []}, "no assistant message holds an answer"),
         ({"conversations": [{"from": ["gpt"], "value": "1"}]}, r"a role is \['gpt'\], not one of"),
         ({"prompt": [{"role": "user", "content": "1"}]}, "no prompt: it needs messages, or a text called prompt"),
+        ({"problem": "1 \ud83d", "solution": "1"}, "half a letter in the user message"),
+        ({"messages": [{"role": "assistant", "content": "\udc00"}]}, "half a letter in the assistant message"),
     ],
 )
 def test_rows_with_faults_are_named(row, fault, tmp_path):
@@ -98,6 +100,11 @@ def test_long_rows_are_left_out_and_counted(tmp_path):
     assert "1 left out as too long (the longest has 44 tokens)" in examples.report
     with pytest.raises(ValueError, match="max_length must leave at least one example; got 5"):
         prepare(rows(str(path)), tokenizer(), max_length=5)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path):
+    (tmp_path / "data.jsonl").write_text(json.dumps(PAIR) + "\n", "utf-8-sig")
+    assert [row.content for row in rows(str(tmp_path / "data.jsonl"))] == [PAIR]
 
 
 def test_files_that_are_none(tmp_path):

@@ -119,6 +119,8 @@ def test_settings_from_a_file(tmp_path):
     path.write_text("model = \n")
     with pytest.raises(ValueError, match=r"run.toml must be TOML"):
         values_of(path)
+    with pytest.raises(FileNotFoundError, match=r"settings must be a file; got '.*nope.toml', which is none"):
+        values_of(tmp_path / "nope.toml")
 
 
 RECIPES = [path for path in (Path(__file__).parents[2] / "recipes/math").glob("*.toml") if path.stem != "common"]

@@ -22,7 +22,6 @@ from .insertion import Insertion
 from .surgery import prepare
 
 
-
 def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     """Write what is inserted, without the base model, to `ttc_adapter.safetensors` in a folder; and a card if it has
     none. The file is written whole or not at all. The model may be wrapped, by PEFT say. Of several processes that
@@ -110,6 +109,9 @@ def _check_base(recorded: dict[str, Any], found: dict[str, Any]) -> None:
         other = found.get(field)
         if field in ("name", "revision") and not (value and other):
             continue  # one of the two does not know
+        if field == "name" and not ("/" in value and "/" in other):  # a folder knows no owner
+            value, other = value.rpartition("/")[2], other.rpartition("/")[2]
         if other != value:
-            remedy = "Load that model; or pass any_base=True if this one is the same by another name."
-            fail("base_model", f"must have the {field} {value!r} that the adapter was made for", repr(other), remedy)
+            remedy = "Load that model; if this one is the same, give its folder that name, or pass any_base=True."
+            rule = f"must have the {field} {recorded[field]!r} that the adapter was made for"
+            fail("base_model", rule, repr(other), remedy)

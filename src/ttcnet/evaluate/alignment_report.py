@@ -17,7 +17,7 @@ from ttcnet.console import tell
 from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import fail
 from ttcnet.extras import require
-from ttcnet.records import rows, write_json
+from ttcnet.records import rows
 
 from .alignment import similarity, summary
 from .local import load
@@ -138,11 +138,5 @@ def draw(found: dict[str, Any], path: Path) -> None:
     axes.set_xticks(range(len(entries)), [place(entry["module"]) for entry in entries])
     axes.set(xlabel="block", ylabel="similarity", title=f"{found['questions']} questions, T = {found['horizon']}")
     figure.legend(loc="outside right upper", fontsize="small")
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
-
-
-def write(found: dict[str, Any], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, found)

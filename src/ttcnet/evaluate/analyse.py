@@ -32,19 +32,22 @@ def alignment(
     from ttcnet.errors import complaints, fail
     from ttcnet.extras import require
     from ttcnet.names import check_model
+    from ttcnet.records import check_output, write_json
 
     with complaints():
         check_model(model, adapter)
+        check_output(out)
         if plot is not None:
             require("matplotlib", "plot", "Drawing the alignment")
             if plot.suffix not in KINDS:
                 fail("plot", f"must end in {' or '.join(KINDS)}", plot, "Name a file of one of these kinds.")
+            check_output(plot)
         tell("Starting transformers ...")
         require("transformers", "models", "ttcnet analyse")
-        from .alignment_report import draw, report, table, write
+        from .alignment_report import draw, report, table
 
         found = report(model, data, adapter=adapter, horizon=horizon, limit=limit)
-        write(found, out)
+        write_json(out, found)
         if plot is not None:
             draw(found, plot)
     for line in table(found):

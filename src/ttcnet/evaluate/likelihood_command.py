@@ -35,11 +35,12 @@ def likelihood(
         from ttcnet.console import tell
         from ttcnet.extras import require
         from ttcnet.names import check_model
-        from ttcnet.records import rows
-        from ttcnet.train.examples import prepare
+        from ttcnet.records import check_output, rows
+        from ttcnet.train.examples import check_examples, prepare
 
         steps = _numbers("horizon", horizon) or (None,)
         check_model(model, adapter)
+        check_output(out)
         source = list(islice(rows(data, split), limit))
         tell(f"Loading {model} ...")
         require("transformers", "eval", "ttcnet eval")
@@ -49,6 +50,7 @@ def likelihood(
         console = Console(stderr=True)
         engine = load(model, adapter)
         found = prepare(source, engine.tokenizer, max_length=max_length, system=system)
+        check_examples(found, engine.model, max_length)
         console.print(found.report, highlight=False)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as progress:
@@ -63,7 +65,6 @@ def likelihood(
             from ttcnet.environment import commit, machine, versions
             from ttcnet.records import write_json
 
-            out.parent.mkdir(parents=True, exist_ok=True)
             figures = {"data": data, "results": [each.to_dict() for each in results]}
             facts = {"machine": machine(), "versions": versions(), "commit": commit()}
             command = "ttcnet " + " ".join(sys.argv[1:])

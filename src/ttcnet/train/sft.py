@@ -27,7 +27,7 @@ from ttcnet.names import loading
 from ttcnet.nn.horizon import parse
 from ttcnet.records import write_json
 
-from .examples import Examples
+from .examples import Examples, check_examples
 from .fine_tuner import FineTuner, Horizons, checkpoints, last_checkpoint
 from .kept import examples_of
 from .report import Report
@@ -54,13 +54,13 @@ def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None) -> A
     if tokenizer is None:
         with loading(config.model):
             tokenizer = AutoTokenizer.from_pretrained(config.model)
-    examples = examples_of(config, tokenizer, out / "examples")
+    examples = examples_of(config, tokenizer, out / "examples", begun=_begun(out))
     console.print(examples.report)
     if model is None:
         tell(f"Loading {config.model} ...")
         with loading(config.model):
             model = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32)
-    _check_examples(examples, model, config)
+    check_examples(examples, model, config.max_length)
     model = _insert(model, config)
     report = Report(out)
     trainer = _trainer(model, tokenizer, config, examples, report)
@@ -94,10 +94,15 @@ def _processes() -> int:
     return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def _begun(out: Path) -> bool:
+    """Whether something was learned there."""
+    return bool(checkpoints(out)) or any((out / result).exists() for result in RESULTS.values())
+
+
 def _check_settings(config: FineTuning, out: Path) -> None:
     """A folder holds one run: once something was learned there, other settings are refused."""
     kept, now = out / CONTENTS, config.to_dict()
-    if kept.exists() and (checkpoints(out) or any((out / result).exists() for result in RESULTS.values())):
+    if kept.exists() and _begun(out):
         try:
             before = json.loads(kept.read_text())["settings"]
         except (ValueError, KeyError, TypeError) as error:
@@ -110,17 +115,6 @@ def _check_settings(config: FineTuning, out: Path) -> None:
     elif is_first_process():
         facts = {"machine": machine(), "versions": versions(), "commit": commit()}
         write_json(kept, {"settings": now} | facts)
-
-
-def _check_examples(examples: Examples, model: Any, config: FineTuning) -> None:
-    """Whether the model can take them."""
-    limit, words = getattr(model.config, "max_position_embeddings", None), model.get_input_embeddings().num_embeddings
-    if limit is not None and config.max_length is None and examples.longest > limit:
-        remedy = f"Pass max_length={limit}: longer rows are then left out, and counted."
-        fail("max_length", f"must be given: the model takes {limit} tokens", f"a row of {examples.longest}", remedy)
-    if examples.largest >= words:
-        remedy = "Use the tokenizer of the model, or add rows for its new tokens with resize_token_embeddings."
-        fail("tokenizer", f"must have no tokens beyond the {words} of the model", examples.largest, remedy)
 
 
 def _insert(model: Any, config: FineTuning) -> Any:

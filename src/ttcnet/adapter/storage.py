@@ -106,7 +106,7 @@ def _check_names(what: str, tensors: dict[str, Tensor], expected: dict[str, tupl
 
 def _check_base(recorded: dict[str, Any], found: dict[str, Any]) -> None:
     for field, value in recorded.items():
-        other = found.get(field)
+        other: Any = found.get(field)
         if field in ("name", "revision") and not (value and other):
             continue  # one of the two does not know
         if field == "name" and not ("/" in value and "/" in other):  # a folder knows no owner

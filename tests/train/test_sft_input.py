@@ -160,6 +160,9 @@ def test_the_command(tmp_path):
     assert kept["steps"] == 2
     again = CliRunner().invoke(app, ["sft", str(file), *options, "--train", "inserted", "--every", "2"])
     assert again.exit_code == 0, again.output  # 2 on the command line is 2 in the file
+    (tmp_path / "empty.jsonl").write_text("\n")
+    failed = CliRunner().invoke(app, ["sft", str(file), "--out", "x", "--data", str(tmp_path / "empty.jsonl")])
+    assert f"data must have at least one row; got none in {tmp_path / 'empty.jsonl'}." in failed.output
     failed = CliRunner().invoke(app, ["sft", str(file), "--out", "x"])
     assert failed.exit_code == 1
     assert "must name model, data and out; got no data" in failed.output

@@ -42,7 +42,7 @@ def sft(
     """Fine-tune a language model, with TTC layers inserted. Killed runs continue from their last checkpoint when the
     command is given again. On several GPUs: accelerate launch -m ttcnet.cli sft ..."""
     from ttcnet.console import tell
-    from ttcnet.errors import complaints
+    from ttcnet.errors import complaints, fail
     from ttcnet.extras import require
     from ttcnet.names import check_model
     from ttcnet.records import is_file, rows
@@ -70,8 +70,8 @@ def sft(
                 values["adapter"] = before | given
         config = made(values, str(settings or "the command line"))
         check_model(config.model)
-        if is_file(config.data):
-            next(rows(config.data), None)
+        if is_file(config.data) and next(rows(config.data), None) is None:
+            fail("data", "must have at least one row", f"none in {config.data}", "Check the file.")
         tell("Starting transformers and TRL ...")
         for package in ("trl", "datasets", "transformers"):
             require(package, "sft", "ttcnet sft")

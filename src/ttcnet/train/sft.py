@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import fail
 from ttcnet.files import is_first_process, writing
 from ttcnet.names import loading
+from ttcnet.models.pattern import TTC
 from ttcnet.nn.horizon import parse
 from ttcnet.records import write_json
 
@@ -67,9 +69,9 @@ def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None) -> A
     last = last_checkpoint(out, console.print)
     if last is not None:
         console.print(f"Going on from {last}.")
-    with report.progress:
+    own = adapter.horizon(model, model.config.horizon) if _plans(model) else nullcontext()  # not that of the last step
+    with report.progress, own:
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
-    _restore_horizon(trainer.model, config)
     save_result(trainer.model, tokenizer, config, out)
     return trainer.model
 
@@ -120,6 +122,9 @@ def _check_settings(config: FineTuning, out: Path) -> None:
 def _insert(model: Any, config: FineTuning) -> Any:
     torch.manual_seed(config.seed)
     if config.adapter is not None:
+        if (there := getattr(model.config, "inserted", None)) is not None:
+            remedy = 'Pass --insert none, or adapter = "none".'
+            fail("insert", "must be none for a model that has its layers already", there, remedy)
         adapter.insert(model, TTCAdapterConfig.from_dict(config.adapter))
     if config.compiled:
         _compile(model, parse(config.horizon).max)
@@ -176,21 +181,15 @@ def _trainer(
         remove_unused_columns=True,
         use_cpu=not torch.cuda.is_available(),
     )
-    if _plans(config):
+    if _plans(model):
         callbacks = (*callbacks, Horizons(parse(config.horizon, seed=config.seed)))
     trainer = FineTuner(model, options, train_dataset=examples.kept, processing_class=tokenizer, callbacks=[*callbacks])
     trainer.remove_callback(PrinterCallback)
     return trainer
 
 
-def _plans(config: FineTuning) -> bool:
-    return config.adapter is not None and TTCAdapterConfig.from_dict(config.adapter).insert == "ttc"
-
-
-def _restore_horizon(model: Any, config: FineTuning) -> None:
-    """The horizon of the configuration again, not of the last step."""
-    if _plans(config):
-        adapter.set_horizon(model, TTCAdapterConfig.from_dict(config.adapter or {}).horizon)
+def _plans(model: Any) -> bool:
+    return getattr(model.config, "inserted", None) == TTC
 
 
 def save_result(model: Any, tokenizer: Any, config: FineTuning, out: Path) -> None:

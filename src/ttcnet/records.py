@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shlex
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -106,6 +108,12 @@ def check_output(path: Path | None) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def command() -> str:
+    """The command that made something, without the folders of one machine alone."""
+    words = (Path(word).name if os.path.isabs(word) else word for word in sys.argv[1:])
+    return shlex.join(["ttcnet", *words])
 
 
 def cut_log(log: Path, step: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from ttcnet.console import tell
 from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import fail
 from ttcnet.extras import require
-from ttcnet.records import rows
+from ttcnet.records import command, rows
 
 from .alignment import similarity, summary
 from .local import load
@@ -67,7 +65,7 @@ def report(
         "versions": versions(),
         "machine": machine(),
         "commit": commit(),
-        "command": shlex.join(["ttcnet", *sys.argv[1:]]),
+        "command": command(),
     }
 
 

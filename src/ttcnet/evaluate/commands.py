@@ -61,7 +61,7 @@ def math_command(
         _check(model, adapter, server)
         chosen = [benchmark(name, data) for name in benchmarks]
         _distinct([each.name for each in chosen])
-        horizons = _numbers("horizon", horizon)
+        horizons = numbers("horizon", horizon)
         tell(f"Reading the problems of {', '.join(each.name for each in chosen)} ...")
         from .progress import run_watched
         from .run import Plan
@@ -124,7 +124,7 @@ def scaling_command(
         from .stages import Settings, compare, stages
 
         settings = Settings(
-            tuple(method or METHODS), _numbers("horizons", horizons), horizon, n, temperature, breadth, depth, cot,
+            tuple(method or METHODS), numbers("horizons", horizons), horizon, n, temperature, breadth, depth, cot,
             system, max_tokens, seed,
         )  # fmt: skip
         found = problems(source, limit)
@@ -216,7 +216,7 @@ def _own_up(summaries: list[dict[str, Any] | None]) -> None:
         raise typer.Exit(1)
 
 
-def _numbers(name: str, text: str | None) -> tuple[int, ...]:
+def numbers(name: str, text: str | None) -> tuple[int, ...]:
     """Of a list such as 1,2,4; none if not given."""
     from ttcnet.errors import fail
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -23,12 +21,12 @@ from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import fail
 from ttcnet.files import is_first_process
 from ttcnet.names import loading
-from ttcnet.records import write_json
+from ttcnet.records import command, write_json
 
 from .journal import Journal
 from .lm_model import TTCNetLM
 from .local import Local
-from .store import _write_lines
+from .store import write_lines
 
 OURS, SETTINGS = Path(__file__).parent / "lm_tasks", "settings.json"
 ALLOWED = "HF_ALLOW_CODE_EVAL"  # what the package evaluate asks for before it runs code
@@ -145,7 +143,7 @@ def _check_settings(settings: Harness, model: TTCNetLM, out: Path) -> None:
 def _write(results: dict[str, Any], settings: Harness, model: TTCNetLM, out: Path) -> None:
     for task, samples in results.pop("samples").items():
         if results["configs"][task]["output_type"] == "generate_until":
-            _write_lines(out / f"samples-{task}.jsonl", map(_plain, samples))
+            write_lines(out / f"samples-{task}.jsonl", map(_plain, samples))
     write_json(out / "lm_eval.json", _plain(results))
     figures = {
         task: {name: value for name, value in values.items() if isinstance(value, float | int)}
@@ -158,7 +156,7 @@ def _write(results: dict[str, Any], settings: Harness, model: TTCNetLM, out: Pat
         "versions": versions() | {"lm_eval": metadata.version("lm_eval")},
         "machine": machine(),
         "commit": commit(),
-        "command": shlex.join(["ttcnet", *sys.argv[1:]]),
+        "command": command(),
     }
     write_json(out / "results.json", record)
 

@@ -24,7 +24,7 @@ def likelihood(
     """How likely a model finds given solutions: mean log-likelihood of a token and of a solution, with intervals."""
     from ttcnet.errors import complaints
 
-    from .commands import _numbers
+    from .commands import numbers
 
     with complaints():
         from itertools import islice
@@ -38,7 +38,7 @@ def likelihood(
         from ttcnet.records import check_output, rows
         from ttcnet.train.examples import check_examples, prepare
 
-        steps = _numbers("horizon", horizon) or (None,)
+        steps = numbers("horizon", horizon) or (None,)
         check_model(model, adapter)
         check_output(out)
         source = list(islice(rows(data, split), limit))
@@ -60,12 +60,9 @@ def likelihood(
             label = "" if each.horizon is None else f"horizon {each.horizon}: "
             typer.echo(f"{label}log-likelihood of a token {each.per_token}, of a solution {each.per_solution}")
         if out is not None:
-            import sys
-
             from ttcnet.environment import commit, machine, versions
-            from ttcnet.records import write_json
+            from ttcnet.records import command, write_json
 
             figures = {"data": data, "results": [each.to_dict() for each in results]}
             facts = {"machine": machine(), "versions": versions(), "commit": commit()}
-            command = "ttcnet " + " ".join(sys.argv[1:])
-            write_json(out, engine.facts() | figures | facts | {"command": command})
+            write_json(out, engine.facts() | figures | facts | {"command": command()})

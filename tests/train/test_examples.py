@@ -4,10 +4,11 @@ import gzip
 import json
 
 import pytest
+from tokenizers import normalizers
 
 from tests.train.tiny import CHAT, WORDS, model, sums, tokenizer
 from ttcnet.records import Row, count, rows
-from ttcnet.train.examples import IGNORED, conversation, prepare, tokenize
+from ttcnet.train.examples import IGNORED, conversation, prepare, prompt, tokenize
 
 PAIR = {"problem": "1 + 2 = ?", "solution": "the answer is 3"}
 
@@ -50,6 +51,26 @@ def test_without_a_chat_template():
     example = tokenize(conversation(PAIR), tokenizer(chat=False))
     assert words(example.input_ids) == ["1", "+", "2", "=", "?", "the", "answer", "is", "3", "<eos>"]
     assert words(example.labels) == ["the", "answer", "is", "3", "<eos>"]
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_a_question_is_put_as_it_was_learned(chat):
+    """Also by tokenizers that begin every text in a way of their own."""
+    made = tokenizer(chat)
+    made.backend_tokenizer.normalizer = normalizers.Prepend("the ")
+    messages = conversation(PAIR, system="answer")
+    example = tokenize(messages, made)
+    asked = prompt(messages[:-1], made)
+    assert asked == example.input_ids[: len(asked)]
+    assert set(example.labels[: len(asked)]) == {IGNORED}
+    assert IGNORED not in example.labels[len(asked) :]
+
+
+def test_a_template_that_refuses_a_question_is_told():
+    made = tokenizer()
+    made.chat_template = "{{ raise_exception('no system here') }}"
+    with pytest.raises(ValueError, match="the prompt must be such as the model's chat template takes; got no system here"):
+        prompt(conversation(PAIR), made)
 
 
 def test_a_template_that_rewrites_earlier_turns_is_refused():

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ttcnet.errors import fail
 from ttcnet.names import loading
+from ttcnet.train.examples import prompt
 
 from .decoding import Decoded, decode
 from .engine import CUT, Answer, Ask
@@ -90,15 +91,8 @@ class Local:
             ]
 
     def prompt(self, ask: Ask) -> list[int]:
-        """By the tokenizer's chat template; without one, the texts one below the other, as in fine-tuning."""
-        if self.tokenizer.chat_template is not None:
-            ids = self.tokenizer.apply_chat_template(
-                ask.messages, tokenize=True, return_dict=False, add_generation_prompt=True
-            )
-        else:
-            text = "".join(message["content"] + "\n" for message in ask.messages)
-            ids = self.tokenizer(text).input_ids
-        return [*ids, *self._prefix(ask)]
+        """As in fine-tuning."""
+        return [*prompt(ask.messages, self.tokenizer), *self._prefix(ask)]
 
     def _prefix(self, ask: Ask) -> list[int]:
         return list(self.tokenizer(ask.prefix, add_special_tokens=False).input_ids) if ask.prefix else []

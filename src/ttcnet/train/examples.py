@@ -94,6 +94,18 @@ def tokenize(messages: list[dict[str, str]], tokenizer: Any) -> Example:
     return found
 
 
+def prompt(messages: list[dict[str, str]], tokenizer: Any) -> list[int]:
+    """A conversation up to where an assistant has to write: what `tokenize` puts before its answer."""
+    if tokenizer.chat_template is None:
+        return _plain([*messages, {"role": "assistant", "content": ""}], tokenizer, end=False).input_ids
+    try:
+        [ids] = _template(tokenizer, [messages], add_generation_prompt=True)
+    except TemplateError as error:
+        remedy = "Use other roles; --system '' asks without a system prompt."
+        fail("the prompt", "must be such as the model's chat template takes", error, remedy)
+    return ids
+
+
 def _tokenized(many: list[list[dict[str, str]]], tokenizer: Any) -> list[Example | ValueError]:
     """`tokenize` for many conversations, which is faster; errors are returned."""
     if tokenizer.chat_template is None:
@@ -127,14 +139,15 @@ def _template(tokenizer: Any, many: list[list[dict[str, str]]], **options: Any) 
     return [[*ids] for ids in tokenizer.apply_chat_template(many, tokenize=True, return_dict=False, **options)]
 
 
-def _plain(messages: list[dict[str, str]], tokenizer: Any) -> Example:
-    """Without a chat template: the texts one below the other, and the end-of-text token after the last."""
+def _plain(messages: list[dict[str, str]], tokenizer: Any, end: bool = True) -> Example:
+    """Without a chat template: the texts one below the other, and the end-of-text token after the last if it `end`s."""
     ids: list[int] = list(tokenizer("").input_ids)  # what the tokenizer starts every text with
     labels = [IGNORED] * len(ids)
     for place, message in enumerate(messages):
         last = place == len(messages) - 1
-        part = tokenizer(message["content"] + ("" if last else "\n"), add_special_tokens=False).input_ids
-        if last and tokenizer.eos_token_id is not None:
+        text = message["content"] + ("" if last else "\n")
+        part = tokenizer(text, add_special_tokens=False).input_ids if text else []
+        if last and end and tokenizer.eos_token_id is not None:
             part = [*part, tokenizer.eos_token_id]
         ids += part
         labels += part if message["role"] == "assistant" else [IGNORED] * len(part)

@@ -59,7 +59,12 @@ def count(source: str, split: str = "train") -> int | None:
 
 
 def _dataset(source: str, split: str, **options: Any) -> Any:
-    return require("datasets", "data", "Reading from the Hub").load_dataset(source, split=split, **options)
+    datasets = require("datasets", "data", "Reading from the Hub")
+    try:
+        return datasets.load_dataset(source, split=split, **options)
+    except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
+        remedy = "Check its name, and its subset and split: `ttcnet data` takes these."
+        fail("data", "must be a dataset that can be read", f"{source}: {' '.join(str(error).split())}", remedy)
 
 
 def _open(path: Path, mode: str, **options: Any) -> Any:

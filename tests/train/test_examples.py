@@ -128,6 +128,20 @@ def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path):
     assert [row.content for row in rows(str(tmp_path / "data.jsonl"))] == [PAIR]
 
 
+def test_a_dataset_that_cannot_be_read(tmp_path, monkeypatch):
+    """What `datasets` says of its name, subset or split."""
+    (tmp_path / "owner" / "name").mkdir(parents=True)
+    sums(tmp_path / "owner" / "name" / "train.jsonl")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert len(list(rows("owner/name"))) == 40
+    said = r"data must be a dataset that can be read; got owner/name: Unknown split \"test\"\. .* Check its name"
+    with pytest.raises(ValueError, match=said):
+        list(rows("owner/name", "test"))
+    with pytest.raises(ValueError, match=r"data must be a dataset that can be read; got owner/other: "):
+        list(rows("owner/other"))
+
+
 def test_files_that_are_none(tmp_path):
     with pytest.raises(FileNotFoundError, match="data must be a file"):
         list(rows(str(tmp_path / "nothing.jsonl")))

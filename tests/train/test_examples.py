@@ -69,7 +69,9 @@ def test_a_question_is_put_as_it_was_learned(chat):
 def test_a_template_that_refuses_a_question_is_told():
     made = tokenizer()
     made.chat_template = "{{ raise_exception('no system here') }}"
-    with pytest.raises(ValueError, match="the prompt must be such as the model's chat template takes; got no system here"):
+    with pytest.raises(
+        ValueError, match="the prompt must be such as the model's chat template takes; got no system here"
+    ):
         prompt(conversation(PAIR), made)
 
 

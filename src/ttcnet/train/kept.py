@@ -67,12 +67,14 @@ def examples_of(config: FineTuning, tokenizer: Any, folder: Path, begun: bool = 
     if file.is_file():
         origin |= {"bytes": file.stat().st_size, "changed": file.stat().st_mtime_ns}
     if is_first_process() and _counts(folder, origin) is None:
-        made, digest = _make(config, tokenizer, folder)
+        unfinished = folder / f"{DATA}.tmp"
+        made, digest = _make(config, tokenizer, unfinished)
         if begun and _facts(folder).get("digest", digest) != digest:
+            unfinished.unlink()
             remedy = "Restore the data, or choose another folder."
             fail("data", f"must be that of the run in {folder.parent}", f"other rows in {config.data}", remedy)
         (folder / FACTS).unlink(missing_ok=True)
-        os.replace(folder / f"{DATA}.tmp", folder / DATA)
+        os.replace(unfinished, folder / DATA)
         write_json(folder / FACTS, {"counts": made, "origin": origin, "digest": digest})
     while (counts := _counts(folder, origin)) is None:
         time.sleep(1)
@@ -89,10 +91,10 @@ def _facts(folder: Path) -> dict[str, Any]:
     return json.loads(file.read_text()) if file.exists() else {}
 
 
-def _make(config: FineTuning, tokenizer: Any, folder: Path) -> tuple[dict[str, int], str]:
-    """Into a file of another name; counts, and a number for the rows."""
-    folder.mkdir(parents=True, exist_ok=True)
-    store, total = Store(folder / f"{DATA}.tmp"), count(config.data, config.split)
+def _make(config: FineTuning, tokenizer: Any, path: Path) -> tuple[dict[str, int], str]:
+    """Into a file; counts, and a number for the rows."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    store, total = Store(path), count(config.data, config.split)
     console = Console(stderr=True)
     quiet = not console.is_terminal
     source = track(rows(config.data, config.split), "reading", total, console=console, transient=True, disable=quiet)

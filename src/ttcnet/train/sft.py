@@ -24,8 +24,8 @@ from ttcnet.console import tell
 from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import fail
 from ttcnet.files import is_first_process, writing
-from ttcnet.names import loading
 from ttcnet.models.pattern import TTC
+from ttcnet.names import loading
 from ttcnet.nn.horizon import parse
 from ttcnet.records import write_json
 

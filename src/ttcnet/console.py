@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 
 
 def tell(text: str) -> None:
     """A line on stderr, from the first of several processes alone."""
-    import typer
-
     if os.environ.get("RANK", "0") == "0":
-        typer.echo(text, err=True)
+        print(text, file=sys.stderr, flush=True)

@@ -102,13 +102,13 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def check_output(path: Path | None) -> None:
+def check_output(field: str, path: Path | None) -> None:
     """Fail, before there is anything to lose, if no file can be written there. Its folder is made."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir() or not os.access(path.parent, os.W_OK):
             value = f"{path}, which is a folder" if path.is_dir() else f"{path} in a folder that is read-only"
-            fail("out", "must be a file that can be written", value, "Name another file.", OSError)
+            fail(field, "must be a file that can be written", value, "Name another file.", OSError)
 
 
 def write_json(path: Path, content: Any) -> None:

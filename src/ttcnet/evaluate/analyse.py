@@ -36,12 +36,12 @@ def alignment(
 
     with complaints():
         check_model(model, adapter)
-        check_output(out)
+        check_output("out", out)
         if plot is not None:
             require("matplotlib", "plot", "Drawing the alignment")
             if plot.suffix not in KINDS:
                 fail("plot", f"must end in {' or '.join(KINDS)}", plot, "Name a file of one of these kinds.")
-            check_output(plot)
+            check_output("plot", plot)
         tell("Starting transformers ...")
         require("transformers", "models", "ttcnet analyse")
         from .alignment_report import draw, report, table

@@ -59,12 +59,7 @@ def evaluate(settings: Harness, out: Path, *, batch: int = 8, device: str | None
         if value is not None and value < 1:
             fail(field, "must be 1 or more", value, "Pass a whole number.")
     if not settings.tasks:
-        fail(
-            "tasks",
-            "must name one at least",
-            "none",
-            "Name some with commas between, or leave them out for the paper's.",
-        )
+        fail("tasks", "must name one at least", "none", "Name some, with commas between.")
     with _running_code(run_code):
         tell(f"Reading the tasks {', '.join(settings.tasks)} ...")
         tasks = _tasks(settings, run_code)

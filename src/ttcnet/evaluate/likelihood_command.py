@@ -40,7 +40,7 @@ def likelihood(
 
         steps = numbers("horizon", horizon) or (None,)
         check_model(model, adapter)
-        check_output(out)
+        check_output("out", out)
         source = list(islice(rows(data, split), limit))
         tell(f"Loading {model} ...")
         require("transformers", "eval", "ttcnet eval")

@@ -16,21 +16,35 @@ import json
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from ttcnet.console import tell
 from ttcnet.evaluate import wilson
 from ttcnet.records import write_json
 
 from .math_tasks import TASKS, grade
-from .math_workshop import Run, Workshop
 
 ADAPTER: dict[str, Any] = dict(every=8, heads=16)
 INTERLEAVED = ("4-1", "16-2", "16-1")
 MIXERS = ("mlp", "attention", "retnet", "mamba", "gdn", "mesanet")
 EPOCHS = {"math": 2.0, "countdown": 1.0}
 LR = 3e-4  # the paper's 2e-5 is for a model 50 times as large and far more steps
+
+
+class Run(NamedTuple):
+    """What is inserted, and how far it plans in training; whether it answers at all horizons; the seed, None for the
+    base model as it is."""
+
+    adapter: dict[str, Any] | None = None
+    horizon: str = "pln:8,0.1,32"
+    sweep: bool = False
+    seed: int | None = 0
+
+    @property
+    def plans(self) -> bool:
+        return self.adapter is not None and self.adapter.get("insert", "ttc") == "ttc"
 
 
 def runs(only: list[str] | None = None) -> dict[str, Run]:
@@ -69,6 +83,9 @@ def main(
         for name, folder in (("base", base), ("data", data)):
             if folder is not None and not folder.is_dir():
                 raise typer.BadParameter(f"{name} must be a folder, and {folder} is none: see docs/math-small.md.")
+        tell(f"Loading {base} ...")
+        from .math_workshop import Workshop  # late, since it takes seconds
+
         begin = time.monotonic()
         workshop = Workshop(task, base, data, device, lr, epochs or EPOCHS[task])
         longest = 0.0

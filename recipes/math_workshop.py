@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 import typer
@@ -29,24 +29,13 @@ from .greedy import answers
 from .lean import Lean
 from .math_tasks import LIMITS, MAX_LENGTH, Benchmark, Task, load
 
+if TYPE_CHECKING:
+    from .math_small import Run
+
 HORIZONS = (0, 1, 2, 4, 8, 16, 32, 64)
 FEW_HORIZONS = (8, 16)
 EVERY = 10  # steps between lines of a log
 STAGES = ("training", "likelihood", "answers")
-
-
-class Run(NamedTuple):
-    """What is inserted, and how far it plans in training; whether it answers at all HORIZONS; the seed, None for the
-    base model as it is."""
-
-    adapter: dict[str, Any] | None = None
-    horizon: str = "pln:8,0.1,32"
-    sweep: bool = False
-    seed: int | None = 0
-
-    @property
-    def plans(self) -> bool:
-        return self.adapter is not None and self.adapter.get("insert", "ttc") == "ttc"
 
 
 class Workshop:

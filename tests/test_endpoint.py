@@ -1,5 +1,7 @@
 """The client of chat servers, against a server that drops, stalls and errs."""
 
+import json
+import socket
 import time
 from itertools import pairwise
 
@@ -47,7 +49,7 @@ def test_trouble_is_met_with_another_try(trouble):
 )
 def test_trouble_without_end_is_a_failure(trouble, words):
     with serving(lambda *_: trouble) as (url, seen):
-        reply = ask(url, limit=0.2)
+        reply = ask(url, limit=0.2 if isinstance(trouble, float) else 5.0)
     assert isinstance(reply, Failed)
     assert words in reply.reason
     assert reply.attempts == len(seen) == 3
@@ -133,3 +135,33 @@ def test_connecting_settles_on_the_model_of_the_server():
         connect(url)
     with pytest.raises(ValueError, match="server must be an address"):
         Endpoint("localhost:8000")
+
+
+@pytest.mark.parametrize("url", ["http://localhost:port/v1", "http://[::1/v1", "http://", "https:///v1"])
+def test_addresses_that_are_none(url):
+    with pytest.raises(ValueError, match="server must be an address"):
+        Endpoint(url)
+
+
+@pytest.mark.parametrize("changes", [{"concurrent": 0}, {"attempts": 0}])
+def test_numbers_that_would_ask_nothing(changes):
+    with pytest.raises(ValueError, match=f"{next(iter(changes))} must be 1 or more; got 0"):
+        endpoint("http://localhost:8000/v1", **changes)
+
+
+def test_a_server_that_stalls_is_told_soon(monkeypatch):
+    monkeypatch.setattr("ttcnet.endpoint.GREETING", 0.2)
+    said = pytest.raises(ConnectionError, match=r"server must answer; got .*: no answer within 0\.2 s")
+    with socket.create_server(("127.0.0.1", 0)) as silent, said:  # takes the connection, and says nothing
+        connect(f"http://127.0.0.1:{silent.getsockname()[1]}/v1")
+
+
+def test_half_letters():
+    """JSON can hold them, and files cannot: they are sent as they are, and replaced in answers, as tokenizers do."""
+    half = json.loads('"\\ud83d!"')
+    with serving(lambda *_: answer(half + json.loads('"\\ud83d\\ude00"'))) as (url, seen):
+        reply = ask(url)
+        asked = ask(url, Request([{"role": "user", "content": half}], 8))
+    assert reply.choices[0].text == "\ufffd!\U0001f600"
+    assert isinstance(asked, Reply)
+    assert seen[1]["messages"][0]["content"] == half

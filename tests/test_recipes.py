@@ -150,7 +150,7 @@ def test_answers_wait_where_they_cannot_be_graded(small_math, monkeypatch, capsy
     assert "ttc-0 waits to be graded" in capsys.readouterr().out
     assert not (out / "base" / "metrics.json").exists()
     monkeypatch.undo()
-    monkeypatch.setattr(math_small, "Workshop", None)  # nothing is trained again
+    monkeypatch.setattr(math_workshop, "Workshop", None)  # nothing is trained again
     monkeypatch.setattr(math_small, "grade", lambda task, answers: [answer["answer"] == "3" for answer in answers])
     small_math("math", "math", only=["base", "ttc-0"])
     found = metrics_of(out / "ttc-0")

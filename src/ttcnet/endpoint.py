@@ -20,6 +20,7 @@ from .extras import require
 
 KEY = "OPENAI_API_KEY"  # the environment variable with the key, for servers that ask for one
 LONGEST_PAUSE = 60.0
+GREETING = 30.0  # seconds that a server has to say which models it has
 
 
 @dataclass(frozen=True)
@@ -102,12 +103,19 @@ class Endpoint:
     def __post_init__(self) -> None:
         httpx = require("httpx", "eval", "Asking a server")
         self.url = self.url.rstrip("/")
-        if not self.url.startswith(("http://", "https://")):
+        try:
+            address = httpx.URL(self.url)
+        except httpx.InvalidURL:
+            address = httpx.URL()
+        if address.scheme not in ("http", "https") or not address.host:
             fail("server", "must be an address", repr(self.url), "Pass it as in http://localhost:8000/v1.")
+        for name in ("concurrent", "attempts"):
+            if getattr(self, name) < 1:
+                fail(name, "must be 1 or more", getattr(self, name), "Pass a larger number.")
         key = os.environ.get(KEY)
         self._loop = asyncio.new_event_loop()
         self._client = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {key}"} if key else {},
+            headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {}),
             timeout=httpx.Timeout(None, connect=10.0),  # the whole has a limit of its own
             limits=httpx.Limits(max_connections=self.concurrent),
         )
@@ -131,7 +139,7 @@ class Endpoint:
     def connect(self) -> Endpoint:
         """Ask which models are there, and settle on one; an error if the server or the model is not there."""
         try:
-            body = self._submit(self._once("GET", "/models", None)).result()
+            body = self._submit(self._once("GET", "/models", None, min(self.limit, GREETING))).result()
             names = [entry["id"] for entry in body["data"]]
         except (_RefusedError, _PassingError, KeyError, TypeError) as error:
             remedy = "Start it, or correct the address, which usually ends in /v1."
@@ -177,7 +185,7 @@ class Endpoint:
         for attempt in range(1, self.attempts + 1):
             begin = time.monotonic()
             try:
-                body = await self._once("POST", "/chat/completions", _payload(request, self.model))
+                body = await self._once("POST", "/chat/completions", _payload(request, self.model), self.limit)
                 return _reply(body, request.n, time.monotonic() - begin)
             except _RefusedError as error:
                 return Failed(str(error), attempt)
@@ -188,15 +196,16 @@ class Endpoint:
                 await asyncio.sleep(min(max(doubled, error.pause), LONGEST_PAUSE))
         raise AssertionError("attempts is positive")
 
-    async def _once(self, method: str, path: str, payload: Any) -> dict[str, Any]:
+    async def _once(self, method: str, path: str, payload: Any, limit: float) -> dict[str, Any]:
         """The server's answer to one attempt, as JSON."""
         import httpx
 
+        sent = None if payload is None else json.dumps(payload)  # by ourselves: httpx cannot send half a letter
         try:
-            async with asyncio.timeout(self.limit):
-                response = await self._client.request(method, self.url + path, json=payload)
+            async with asyncio.timeout(limit):
+                response = await self._client.request(method, self.url + path, content=sent)
         except (TimeoutError, httpx.TimeoutException) as error:
-            raise _PassingError(f"no answer within {self.limit:g} s") from error
+            raise _PassingError(f"no answer within {limit:g} s") from error
         except httpx.RequestError as error:
             raise _PassingError(f"{type(error).__name__} {error}".rstrip()) from error
         status, said = response.status_code, response.text
@@ -240,9 +249,10 @@ def _reply(body: dict[str, Any], wanted: int, seconds: float) -> Reply:
 def _choice(entry: dict[str, Any]) -> Choice:
     tokens = (entry.get("logprobs") or {}).get("content") or []
     mean = sum(token["logprob"] for token in tokens) / len(tokens) if tokens else None
-    return Choice(entry["message"]["content"] or "", entry["finish_reason"], mean)
+    text = (entry["message"]["content"] or "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return Choice(text, entry["finish_reason"], mean)  # half a letter is replaced, as tokenizers do
 
 
 def _seconds(header: str | None) -> float:
     """What Retry-After asks for, if it does in seconds."""
-    return float(header) if header and header.strip().isdigit() else 0.0
+    return float(header) if header and header.strip().isdecimal() else 0.0

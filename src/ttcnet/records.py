@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shlex
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,6 +15,9 @@ from typing import Any, NamedTuple
 
 from .errors import fail
 from .extras import require
+from .names import is_path
+
+FILES = (".json", ".gz", ".csv", ".txt", ".parquet", ".zip")  # no dataset of the Hub has a name that ends so
 
 
 class Row(NamedTuple):
@@ -25,34 +30,41 @@ class Row(NamedTuple):
 def rows(source: str, split: str = "train", **options: Any) -> Iterator[Row]:
     """The rows of a JSON Lines file, plain or gzip, or of a dataset of the Hub, "owner/name", for which `options` are
     those of `datasets.load_dataset`."""
-    path = Path(source)
-    if path.is_file():
-        yield from _lines(path)
-    elif _is_name(source):
+    if is_file(source):
+        yield from _lines(Path(source))
+    else:
         for number, content in enumerate(_dataset(source, split, **options), 1):
             yield Row(f"{source} row {number}", content)
-    else:
+
+
+def is_file(source: str) -> bool:
+    """Whether it is a file, and not a dataset of the Hub; an error if it can be neither."""
+    path = Path(source)
+    if path.is_file():
+        return True
+    if "/" not in source or is_path(source) or path.suffix.startswith(FILES):
         remedy = "Pass a file with one JSON object a line, or the name of a dataset of the Hub, owner/name."
         value = f"{source!r}, which {'is a folder' if path.is_dir() else 'does not exist'}"
         fail("data", "must be a file", value, remedy, FileNotFoundError)
+    return False
 
 
 def count(source: str, split: str = "train") -> int | None:
     """How many `rows` gives, or a few more: to tell the time left. None if that cannot be told."""
-    path = Path(source)
-    if not path.is_file():
-        return len(_dataset(source, split)) if _is_name(source) else None
-    with suppress(OSError, EOFError, zlib.error), _open(path, "rb") as file:
+    if not is_file(source):
+        return len(_dataset(source, split))
+    with suppress(OSError, EOFError, zlib.error), _open(Path(source), "rb") as file:
         return sum(1 for _ in file)
     return None
 
 
-def _is_name(source: str) -> bool:
-    return source.count("/") == 1 and not Path(source).suffix.startswith((".json", ".gz"))
-
-
 def _dataset(source: str, split: str, **options: Any) -> Any:
-    return require("datasets", "data", "Reading from the Hub").load_dataset(source, split=split, **options)
+    datasets = require("datasets", "data", "Reading from the Hub")
+    try:
+        return datasets.load_dataset(source, split=split, **options)
+    except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
+        remedy = "Check its name, and its subset and split: `ttcnet data` takes these."
+        fail("data", "must be a dataset that can be read", f"{source}: {' '.join(str(error).split())}", remedy)
 
 
 def _open(path: Path, mode: str, **options: Any) -> Any:
@@ -62,7 +74,7 @@ def _open(path: Path, mode: str, **options: Any) -> Any:
 def _lines(path: Path) -> Iterator[Row]:
     number = 0
     try:
-        with _open(path, "rt", encoding="utf-8") as file:
+        with _open(path, "rt", encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield Row(f"{path} line {number}", _object(line, f"{path} line {number}"))
@@ -81,8 +93,32 @@ def _object(line: str, place: str) -> dict[str, Any]:
     return content
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written and tokenised: JSON lets half a letter through."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_output(field: str, path: Path | None) -> None:
+    """Fail, before there is anything to lose, if no file can be written there. Its folder is made."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
+            value = f"{path}, which is a folder" if path.is_dir() else f"{path} in a folder that is read-only"
+            fail(field, "must be a file that can be written", value, "Name another file.", OSError)
+
+
 def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def command() -> str:
+    """The command that made something, without the folders of one machine alone."""
+    words = (Path(word).name if os.path.isabs(word) else word for word in sys.argv[1:])
+    return shlex.join(["ttcnet", *words])
 
 
 def cut_log(log: Path, step: int) -> None:
@@ -95,5 +131,5 @@ def cut_log(log: Path, step: int) -> None:
 def write_text(path: Path, text: str) -> None:
     """Whole or not at all."""
     unfinished = path.with_name(f"{path.name}.tmp")
-    unfinished.write_text(text)
+    unfinished.write_text(text, "utf-8")
     os.replace(unfinished, path)

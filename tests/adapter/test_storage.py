@@ -61,6 +61,22 @@ def test_the_horizon_that_was_set_is_saved(tmp_path):
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "whole").config.horizon == 3
 
 
+def test_the_base_may_be_a_copy_in_a_folder(tmp_path):
+    """Of owner/name on the Hub, a folder called name; not another owner's, nor another name."""
+
+    def named(name):
+        plain = base()
+        plain.config._name_or_path = name
+        return plain
+
+    adapter.save(adapter.insert(named("owner/some-base"), config()), tmp_path)
+    adapter.load(named("owner/some-base"), tmp_path)
+    adapter.load(named("some-base"), tmp_path)
+    for other in ("other/some-base", "other-base"):
+        with pytest.raises(ValueError, match="base_model must have the name 'owner/some-base'"):
+            adapter.load(named(other), tmp_path)
+
+
 def test_saving_again_replaces_the_file_at_once(tmp_path):
     """A save that fails leaves the last good file."""
     model = awake()

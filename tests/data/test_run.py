@@ -140,6 +140,7 @@ def test_killed_for_good_in_the_middle_of_verification(settings, server, tmp_pat
     assert process.wait() == -signal.SIGKILL
     assert "verify" not in counts(made)["stages"]
     known = log.read_bytes().count(b"\n") - 1
+    time.sleep(0.3)  # requests of the dead that are still under way
     server[1].clear()
     assert run(made).read_text() == whole
     assert len(server[1]) == asked - known

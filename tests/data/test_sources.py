@@ -126,3 +126,10 @@ def test_a_broken_line_is_named(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"problem": "P", "answer": "1"}\n{"problem": \n')
     with pytest.raises(ValueError, match=r"a\.jsonl line 2"):
         fetched(tmp_path, data=str(tmp_path / "a.jsonl"))
+
+
+def test_a_digit_that_is_no_number_reaches_nowhere(tmp_path):
+    """Python takes ² for a digit, and for no number."""
+    source = Source(str(write(tmp_path / "a.jsonl", [{"problem": ["1"]}])), problem="problem.²")
+    with pytest.raises(ValueError, match=r"problem of source a must be in the field 'problem\.²'"):
+        check(source)

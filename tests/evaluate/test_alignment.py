@@ -195,7 +195,8 @@ def test_the_command_compares_own_pairs_with_all_others(tmp_path):
         ([], "model must have TTC layers"),
         (["--limit", "1"], "limit must be 2 or more"),
         (["--plot", "figure.doc"], "plot must end in"),
-        (["--adapter", "nowhere"], "folder must hold ttc_adapter.safetensors"),
+        (["--adapter", "nowhere"], "adapter must be a folder with ttc_adapter.safetensors"),
+        (["--out", "."], "out must be a file that can be written; got ., which is a folder"),
     ],
 )
 def test_mistakes_are_told(tmp_path, options, message):

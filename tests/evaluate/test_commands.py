@@ -119,7 +119,7 @@ def test_nothing_is_generated_for_data_with_faults(tmp_path):
         (["{file}", "--model", "{models}/base", "--horizon", "x"], "horizon must be a number"),
         (["{file}", "--model", "{models}/base", "--horizon", "4"], "there are no TTC layers here"),
         (["{file}", "--model", "{models}/base"], "max-tokens must leave room for prompts of up to"),
-        (["{file}", "--model", "{models}/base", "--adapter", "{models}"], "must hold ttc_adapter.safetensors"),
+        (["{file}", "--model", "{models}/base", "--adapter", "{models}"], "adapter must be a folder with ttc_adapter"),
         (["{file}", "--model", "{models}/base", "--samples", "8"], "temperature must be above 0 for 8 samples"),
         (["{file}", "--server", "http://127.0.0.1:9/v1"], "server must answer"),
         (["{file}", "--server", "nowhere"], "server must be an address"),

@@ -85,13 +85,19 @@ def test_the_command(tmp_path):
     for wrong, message in (
         (["--horizon", "x"], "horizon must be a number, or several with commas"),
         (["--max-length", "2"], "max_length must leave at least one example"),
+        (["--out", str(tmp_path)], "out must be a file"),
     ):
         failed = CliRunner().invoke(app, [*options, *wrong])
         assert failed.exit_code == 1
         assert message in failed.output
-    model().save_pretrained(tmp_path / "model")
-    failed = CliRunner().invoke(app, [*options, "--horizon", "8"])
-    assert "horizon needs a model with TTC layers" in failed.output
+    for net, message in (
+        (model(), "horizon needs a model with TTC layers"),
+        (model(max_position_embeddings=8), "max_length must be given: the model takes 8 tokens; got a row of 12"),
+        (model(vocab_size=20), "tokenizer must have no tokens beyond the 20 of the model; got 31"),
+    ):
+        net.save_pretrained(tmp_path / "model")
+        failed = CliRunner().invoke(app, [*options, "--horizon", "8"])
+        assert message in failed.output
 
 
 def test_intervals_cover():

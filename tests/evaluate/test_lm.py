@@ -236,8 +236,9 @@ def test_programs_of_a_model_run_only_when_told_to(place, tmp_path, monkeypatch)
     ("options", "message"),
     [
         (["--tasks", "sums.yml"], "tasks must be tasks of lm_eval"),
+        (["--tasks", " , "], "tasks must name one at least"),
         (["--limit", "0"], "limit must be 1 or more"),
-        (["--adapter", "nowhere"], "folder must hold ttc_adapter.safetensors"),
+        (["--adapter", "nowhere"], "adapter must be a folder with ttc_adapter.safetensors"),
         (["--horizon", "4"], "horizon needs a model with TTC layers"),
     ],
 )

@@ -141,3 +141,8 @@ def test_the_summary_counts_and_lists(tmp_path, run):
 def test_several_greedy_samples_are_pointless():
     with pytest.raises(ValueError, match="temperature must be above 0 for 8 samples"):
         plan(samples=8)
+
+
+def test_problems_with_half_a_letter_are_refused():
+    with pytest.raises(ValueError, match=r"problem 2 of sums must be whole Unicode text; got '1 \\ud83d'"):
+        Plan("sums", [Problem(1, "1", "1"), Problem(2, "1 \ud83d", "1")], (None,), 1, 0.0, 8, "")

@@ -91,6 +91,13 @@ def _of(ask, root):
     return any((ask.seed - root.seed - 1_000_003 * step) % (1 << 31) == 0 for step in range(1, 1000))
 
 
+def test_a_line_may_end_within_a_token():
+    """Tokens such as "\\n  " exist: what follows them is the next thought, not the end."""
+    engine = Scripted(lambda ask, _: "7" if "Problem:" in ask.messages[0]["content"] else "2\n  " * (not ask.prefix))
+    next(Tree(engine, 1, 1).answers([Ask([{"content": "p"}], 0)], max_tokens=10, temperature=0.6))
+    assert any(ask.prefix == "2\n  " for ask in engine.asked)
+
+
 def test_a_tree_without_end_is_written_out_and_may_be_cut():
     engine = Scripted(lambda ask, _: Answer("2\n" if not ask.prefix else "3", 5, 2, "length"))
     ((_, found),) = next(Tree(engine, 2, 1).answers([Ask([{"content": "p"}], 0)], max_tokens=10, temperature=0.6))

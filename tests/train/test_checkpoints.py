@@ -67,6 +67,21 @@ def test_a_killed_run_ends_at_the_same_weights(step, finished, monkeypatch, tmp_
     assert [line["step"] for line in log(config)] == [2, 3, 4, 6, 7]
 
 
+def test_a_run_goes_on_with_its_own_data_alone(copied, finished, tmp_path):
+    """A file that was only touched is the same; one with another row is not, and stays refused."""
+    data = tmp_path / "data.jsonl"
+    shutil.copy(copied.data, data)
+    (tmp_path / "run" / "settings.json").unlink()
+    config = dataclasses.replace(copied, data=str(data))
+    sft.fine_tune(config, model(), tokenizer())
+    data.touch()
+    sft.fine_tune(config, model(), tokenizer())
+    data.write_text(data.read_text().replace("1 + 1 = ?", "1 + 2 = ?"))
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"data must be that of the run in .*run; got other rows in .*data\.jsonl"):
+            sft.fine_tune(config, model(), tokenizer())
+
+
 def test_what_is_inserted_goes_on_alone(make, monkeypatch):
     whole = sft.fine_tune(make("whole", train="inserted"), model(), tokenizer())
     with monkeypatch.context() as patched:

@@ -4,10 +4,11 @@ import gzip
 import json
 
 import pytest
+from tokenizers import normalizers
 
 from tests.train.tiny import CHAT, WORDS, model, sums, tokenizer
 from ttcnet.records import Row, count, rows
-from ttcnet.train.examples import IGNORED, conversation, prepare, tokenize
+from ttcnet.train.examples import IGNORED, conversation, prepare, prompt, tokenize
 
 PAIR = {"problem": "1 + 2 = ?", "solution": "the answer is 3"}
 
@@ -52,6 +53,28 @@ def test_without_a_chat_template():
     assert words(example.labels) == ["the", "answer", "is", "3", "<eos>"]
 
 
+@pytest.mark.parametrize("chat", [True, False])
+def test_a_question_is_put_as_it_was_learned(chat):
+    """Also by tokenizers that begin every text in a way of their own."""
+    made = tokenizer(chat)
+    made.backend_tokenizer.normalizer = normalizers.Prepend("the ")
+    messages = conversation(PAIR, system="answer")
+    example = tokenize(messages, made)
+    asked = prompt(messages[:-1], made)
+    assert asked == example.input_ids[: len(asked)]
+    assert set(example.labels[: len(asked)]) == {IGNORED}
+    assert IGNORED not in example.labels[len(asked) :]
+
+
+def test_a_template_that_refuses_a_question_is_told():
+    made = tokenizer()
+    made.chat_template = "{{ raise_exception('no system here') }}"
+    with pytest.raises(
+        ValueError, match="the prompt must be such as the model's chat template takes; got no system here"
+    ):
+        prompt(conversation(PAIR), made)
+
+
 def test_a_template_that_rewrites_earlier_turns_is_refused():
     made = tokenizer()
     made.chat_template = "{% for message in messages[-1:] %}{{ message.content }} {% endfor %}"
@@ -73,6 +96,8 @@ def test_a_template_that_rewrites_earlier_turns_is_refused():
         ({"messages": []}, "no assistant message holds an answer"),
         ({"conversations": [{"from": ["gpt"], "value": "1"}]}, r"a role is \['gpt'\], not one of"),
         ({"prompt": [{"role": "user", "content": "1"}]}, "no prompt: it needs messages, or a text called prompt"),
+        ({"problem": "1 \ud83d", "solution": "1"}, "half a letter in the user message"),
+        ({"messages": [{"role": "assistant", "content": "\udc00"}]}, "half a letter in the assistant message"),
     ],
 )
 def test_rows_with_faults_are_named(row, fault, tmp_path):
@@ -98,6 +123,25 @@ def test_long_rows_are_left_out_and_counted(tmp_path):
     assert "1 left out as too long (the longest has 44 tokens)" in examples.report
     with pytest.raises(ValueError, match="max_length must leave at least one example; got 5"):
         prepare(rows(str(path)), tokenizer(), max_length=5)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path):
+    (tmp_path / "data.jsonl").write_text(json.dumps(PAIR) + "\n", "utf-8-sig")
+    assert [row.content for row in rows(str(tmp_path / "data.jsonl"))] == [PAIR]
+
+
+def test_a_dataset_that_cannot_be_read(tmp_path, monkeypatch):
+    """What `datasets` says of its name, subset or split."""
+    (tmp_path / "owner" / "name").mkdir(parents=True)
+    sums(tmp_path / "owner" / "name" / "train.jsonl")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert len(list(rows("owner/name"))) == 40
+    said = r"data must be a dataset that can be read; got owner/name: Unknown split \"test\"\. .* Check its name"
+    with pytest.raises(ValueError, match=said):
+        list(rows("owner/name", "test"))
+    with pytest.raises(ValueError, match=r"data must be a dataset that can be read; got owner/other: "):
+        list(rows("owner/other"))
 
 
 def test_files_that_are_none(tmp_path):

@@ -98,11 +98,22 @@ def test_a_loss_that_is_no_number_ends_the_run(make, tmp_path):
 def test_horizons_are_drawn_step_by_step(make, monkeypatch):
     seen = []
     monkeypatch.setattr("ttcnet.train.fine_tuner.adapter.set_horizon", lambda _, steps: seen.append(steps))
-    monkeypatch.setattr(sft, "_restore_horizon", lambda *_: None)
     sft.fine_tune(make(horizon="uniform:1,32", seed=3), model(), tokenizer())
     sampler = parse("uniform:1,32", seed=3)
     assert seen == [sampler.at(step) for step in range(6)]
     assert len(set(seen)) > 1
+
+
+def test_a_model_that_has_its_layers_goes_on_planning(make, monkeypatch):
+    """With nothing more inserted, horizons are drawn as before, and its own is kept."""
+    seen = []
+    monkeypatch.setattr("ttcnet.train.fine_tuner.adapter.set_horizon", lambda _, steps: seen.append(steps))
+    net = adapter.insert(model(), adapter.TTCAdapterConfig(**ADAPTER, horizon=5))
+    with pytest.raises(ValueError, match="insert must be none for a model that has its layers already; got ttc"):
+        sft.fine_tune(make(), net, tokenizer())
+    trained = sft.fine_tune(make(adapter=None, horizon="fixed:3", steps=2), net, tokenizer())
+    assert seen == [3, 3]
+    assert trained.config.horizon == 5
 
 
 def test_the_horizon_of_the_result_is_the_configurations(finished):

@@ -119,6 +119,8 @@ def test_settings_from_a_file(tmp_path):
     path.write_text("model = \n")
     with pytest.raises(ValueError, match=r"run.toml must be TOML"):
         values_of(path)
+    with pytest.raises(FileNotFoundError, match=r"settings must be a file; got '.*nope.toml', which is none"):
+        values_of(tmp_path / "nope.toml")
 
 
 RECIPES = [path for path in (Path(__file__).parents[2] / "recipes/math").glob("*.toml") if path.stem != "common"]
@@ -158,6 +160,9 @@ def test_the_command(tmp_path):
     assert kept["steps"] == 2
     again = CliRunner().invoke(app, ["sft", str(file), *options, "--train", "inserted", "--every", "2"])
     assert again.exit_code == 0, again.output  # 2 on the command line is 2 in the file
+    (tmp_path / "empty.jsonl").write_text("\n")
+    failed = CliRunner().invoke(app, ["sft", str(file), "--out", "x", "--data", str(tmp_path / "empty.jsonl")])
+    assert f"data must have at least one row; got none in {tmp_path / 'empty.jsonl'}." in failed.output
     failed = CliRunner().invoke(app, ["sft", str(file), "--out", "x"])
     assert failed.exit_code == 1
     assert "must name model, data and out; got no data" in failed.output
@@ -172,7 +177,7 @@ def test_only_complaints_come_without_a_traceback(tmp_path, monkeypatch):
         raise ValueError("something inside")
 
     monkeypatch.setattr(sft, "fine_tune", broken)
-    done = CliRunner().invoke(app, ["sft", "--model", "m", "--data", "d", "--out", str(tmp_path)])
+    done = CliRunner().invoke(app, ["sft", "--model", "m", "--data", "o/d", "--out", str(tmp_path)])
     assert isinstance(done.exception, ValueError)
     monkeypatch.undo()
     done = CliRunner().invoke(app, ["sft", "--model", "m", "--data", "d", "--out", str(tmp_path), "--batch", "0"])

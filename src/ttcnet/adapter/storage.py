@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ttcnet import __version__, files
 from ttcnet.errors import fail
 from ttcnet.models.hub import write_card
+from ttcnet.names import ADAPTER as FILE
 
 from .card import adapter_card
 from .config import TTCAdapterConfig
@@ -19,8 +20,6 @@ from .control import config_of, insertions_of
 from .inserting import Model, attach, base_of, check
 from .insertion import Insertion
 from .surgery import prepare
-
-FILE = "ttc_adapter.safetensors"
 
 
 def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
@@ -107,9 +106,12 @@ def _check_names(what: str, tensors: dict[str, Tensor], expected: dict[str, tupl
 
 def _check_base(recorded: dict[str, Any], found: dict[str, Any]) -> None:
     for field, value in recorded.items():
-        other = found.get(field)
+        other: Any = found.get(field)
         if field in ("name", "revision") and not (value and other):
             continue  # one of the two does not know
+        if field == "name" and not ("/" in value and "/" in other):  # a folder knows no owner
+            value, other = value.rpartition("/")[2], other.rpartition("/")[2]
         if other != value:
-            remedy = "Load that model; or pass any_base=True if this one is the same by another name."
-            fail("base_model", f"must have the {field} {value!r} that the adapter was made for", repr(other), remedy)
+            remedy = "Load that model; if this one is the same, give its folder that name, or pass any_base=True."
+            rule = f"must have the {field} {recorded[field]!r} that the adapter was made for"
+            fail("base_model", rule, repr(other), remedy)

@@ -14,12 +14,14 @@ def data(
 ) -> None:
     """Make training data: fetch, bring into one form, drop copies and test problems, verify answers, sample. Killed
     runs go on where they stopped when the command is given again."""
+    from ttcnet.console import tell
     from ttcnet.errors import complaints
 
     from .settings import settings as made
 
     with complaints():
         config = made(settings, out)
+        tell("Looking at the sources ...")
         from .run import run
 
         result = run(config)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
@@ -15,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ttcnet.environment import commit, machine, versions
+from ttcnet.records import command
 
 from .contamination import decontaminate
 from .duplicates import exact, near
@@ -30,7 +29,7 @@ PACKAGES = ("datasets", "rensa", "math-verify")
 def run(settings: Settings) -> Path:
     """Do all stages, or those that are not done yet. The folder gets data.jsonl, counts.json, and what every stage kept
     and dropped."""
-    facts = {"settings": asdict(settings), "command": shlex.join(sys.argv)}
+    facts = {"settings": asdict(settings), "command": command()}
     facts |= {"versions": versions(*PACKAGES), "machine": machine()}
     planned = list(steps(settings))
     folder = Folder(Path(settings.out), planned, facts, commit())

@@ -18,6 +18,7 @@ _KINDS = {
     "Parts": "the name of a field, or a list of names",
     "dict[str, int]": "a table of whole numbers",
 }
+_SINGULAR = {"sources": "source", "tests": "test"}  # what is a list here is many tables [[...]] of one name in TOML
 Parts = str | list[str]  # a field of a row, as in "messages.0.content", or several, whose texts are joined
 
 
@@ -164,10 +165,10 @@ def settings(path: Path, out: str | None = None) -> Settings:
         fail(str(path), "must be TOML", error, "Correct the file.")
     if out is not None:
         values["out"] = out
-    values["sources"] = _sources(values.pop("source", []), f"{path}: source")
+    values["source"] = _sources(values.get("source", []), f"{path}: source")
     if "decontaminate" in values:
         inner = _table(values["decontaminate"], f"{path}: decontaminate")
-        inner["tests"] = _sources(inner.pop("test", []), f"{path}: decontaminate.test")
+        inner["test"] = _sources(inner.get("test", []), f"{path}: decontaminate.test")
         values["decontaminate"] = _made(Decontaminate, inner, f"{path}: decontaminate")
     for name, kind in (("near", Near), ("verify", Verify), ("sample", Sample)):
         if name in values:
@@ -189,7 +190,8 @@ def _table(values: Any, place: str) -> dict[str, Any]:
 
 def _made(kind: type[Made], values: Any, place: str) -> Made:
     """An object from a table: fields that are unknown, missing or of a wrong type are errors."""
-    table, known = _table(values, place), {item.name: item for item in fields(kind)}  # type: ignore[arg-type]
+    table = _table(values, place)
+    known = {_SINGULAR.get(item.name, item.name): item for item in fields(kind)}  # type: ignore[arg-type]
     if extra := sorted(set(table) - set(known)):
         fail(place, f"must hold fields among {', '.join(known)}", ", ".join(extra), "Correct or remove them.")
     for name, item in known.items():
@@ -198,7 +200,7 @@ def _made(kind: type[Made], values: Any, place: str) -> Made:
             fail(place, f"must say {name}", f"only {', '.join(table) or 'nothing'}", f"Add {name} = ...")
         if name in table and not _fits(table[name], _kind(item)):
             fail(f"{place}.{name}", f"must be {_KINDS[_kind(item)]}", repr(table[name]), "Correct it.")
-    return kind(**table)
+    return kind(**{item.name: table[name] for name, item in known.items() if name in table})
 
 
 def _kind(item: Any) -> str:

@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from ttcnet.errors import fail
-from ttcnet.records import Row, rows
+from ttcnet.records import Row, is_unicode, rows
 from ttcnet.tasks.math.stated import HASHES, stated
 from ttcnet.train.examples import ANSWERS as SOLUTIONS
 from ttcnet.train.examples import PROMPTS as PROBLEMS
 
 from .folder import Content, Stage
 from .settings import Parts, Source
-from .text import is_unicode
 
 USUAL = {"problem": PROBLEMS, "solution": SOLUTIONS, "answer": ("answer", "final_answer")}
 
@@ -119,7 +118,7 @@ def _reach(content: Any, path: str) -> Any:
     if isinstance(content, dict) and path in content:
         return content[path]
     first, dot, rest = path.partition(".")
-    if isinstance(content, list) and first.isdigit():
+    if isinstance(content, list) and first.isdecimal():
         inner = content[int(first)]
     elif isinstance(content, dict) and dot:
         inner = content[first]

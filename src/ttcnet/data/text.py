@@ -35,12 +35,3 @@ def words(parts: list[str]) -> list[str]:
 def digest(parts: list[str]) -> int:
     """A number of 64 bits for a list of words, the same in every process."""
     return int.from_bytes(blake2b(" ".join(parts).encode(), digest_size=8).digest())
-
-
-def is_unicode(text: str) -> bool:
-    """Whether a text can be written: JSON lets half a letter through."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -21,9 +21,10 @@ from ttcnet.tasks.math.prompts import COT
 
 from .folder import Content, Stage
 from .settings import Verify, fixed
-from .text import digest, is_unicode
+from .text import digest
 
 LOG = "verify.log.jsonl"
+REPLACED = "\ufffd"  # what stands for half a letter
 STRIKES = 3  # requests without a reply, before a row is given up
 SILENCE = 100  # the same, of any rows and without a reply in between, before the server is
 
@@ -179,6 +180,6 @@ def _round(stage: Stage, settings: Verify, log: Log, server: Endpoint) -> bool:
 def _judged(row: Content, text: str, tally: Tally) -> Content:
     found = verdict(row["answer"], text)
     entry: dict[str, Any] = {"id": row["id"], "round": tally.asked + 1, "right": found.right, "answer": found.answer}
-    if found.right and row["solution"] is None and tally.solution is None and is_unicode(text):
+    if found.right and row["solution"] is None and tally.solution is None and REPLACED not in text:
         entry["solution"] = text
     return entry

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
+from ttcnet.console import tell
 from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import fail
 from ttcnet.extras import require
-from ttcnet.records import rows, write_json
+from ttcnet.records import command, rows
 
 from .alignment import similarity, summary
 from .local import load
@@ -39,8 +38,8 @@ def report(
         fail("limit", "must be 2 or more", limit, "One question's plan meets another's text.")
     texts = list(generated(Path(data)) if Path(data).is_dir() else written(rows(data)))  # before a model is loaded
     console = Console(stderr=True)
-    with console.status(f"Loading {model} ..."):
-        engine = load(model, None if adapter is None else Path(adapter))
+    tell(f"Loading {model} ...")
+    engine = load(model, None if adapter is None else Path(adapter))
     net, tokenizer = engine.model, engine.tokenizer
     own = horizon_of(net)
     if own is None:
@@ -66,7 +65,7 @@ def report(
         "versions": versions(),
         "machine": machine(),
         "commit": commit(),
-        "command": shlex.join(["ttcnet", *sys.argv[1:]]),
+        "command": command(),
     }
 
 
@@ -137,11 +136,5 @@ def draw(found: dict[str, Any], path: Path) -> None:
     axes.set_xticks(range(len(entries)), [place(entry["module"]) for entry in entries])
     axes.set(xlabel="block", ylabel="similarity", title=f"{found['questions']} questions, T = {found['horizon']}")
     figure.legend(loc="outside right upper", fontsize="small")
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
-
-
-def write(found: dict[str, Any], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, found)

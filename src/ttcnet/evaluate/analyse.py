@@ -28,19 +28,26 @@ def alignment(
     plot: Annotated[Path | None, typer.Option(help="Also draw a figure: PNG, PDF or SVG.")] = None,
 ) -> None:
     """Compare what TTC layers plan with the chain of thought that follows, of the same question and of others."""
+    from ttcnet.console import tell
     from ttcnet.errors import complaints, fail
     from ttcnet.extras import require
+    from ttcnet.names import check_model
+    from ttcnet.records import check_output, write_json
 
     with complaints():
-        require("transformers", "models", "ttcnet analyse")
+        check_model(model, adapter)
+        check_output("out", out)
         if plot is not None:
             require("matplotlib", "plot", "Drawing the alignment")
             if plot.suffix not in KINDS:
                 fail("plot", f"must end in {' or '.join(KINDS)}", plot, "Name a file of one of these kinds.")
-        from .alignment_report import draw, report, table, write
+            check_output("plot", plot)
+        tell("Starting transformers ...")
+        require("transformers", "models", "ttcnet analyse")
+        from .alignment_report import draw, report, table
 
         found = report(model, data, adapter=adapter, horizon=horizon, limit=limit)
-        write(found, out)
+        write_json(out, found)
         if plot is not None:
             draw(found, plot)
     for line in table(found):

@@ -9,7 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from ttcnet.console import tell
 from ttcnet.errors import complaints
+from ttcnet.names import check_model
 
 from .lm import lm
 
@@ -56,12 +58,14 @@ def math_command(
     with complaints():
         from ttcnet.tasks.math import Graders, benchmark, problems, system_prompt
 
+        _check(model, adapter, server)
+        chosen = [benchmark(name, data) for name in benchmarks]
+        _distinct([each.name for each in chosen])
+        horizons = numbers("horizon", horizon)
+        tell(f"Reading the problems of {', '.join(each.name for each in chosen)} ...")
         from .progress import run_watched
         from .run import Plan
 
-        chosen = [benchmark(name, data) for name in benchmarks]
-        _distinct([each.name for each in chosen])
-        horizons = _numbers("horizon", horizon)
         sets = [problems(each, limit) for each in chosen]  # all of them, before anything is generated
         with _engine(model, adapter, server, batch) as engine, Graders() as graders:
             done = []
@@ -106,19 +110,23 @@ def scaling_command(
     """Accuracy against the horizon of TTC layers; and against best of n (chosen by the model's own log-likelihood),
     self-consistency and tree of thoughts, with the tokens and seconds of each. Killed runs go on."""
     with complaints():
-        from rich.console import Console
-
+        from ttcnet.extras import require
         from ttcnet.tasks.math import Graders, benchmark, problems
+
+        _check(model, adapter, server)
+        require("matplotlib", "plot", "Drawing the figure")  # now, not when all is answered
+        source = benchmark(name, data)
+        tell(f"Reading the problems of {source.name} ...")
+        from rich.console import Console
 
         from .progress import run_watched
         from .scaling import METHODS, table
         from .stages import Settings, compare, stages
 
         settings = Settings(
-            tuple(method or METHODS), _numbers("horizons", horizons), horizon, n, temperature, breadth, depth, cot,
+            tuple(method or METHODS), numbers("horizons", horizons), horizon, n, temperature, breadth, depth, cot,
             system, max_tokens, seed,
         )  # fmt: skip
-        source = benchmark(name, data)
         found = problems(source, limit)
         judging = "best-of-n" in settings.methods
         with _engine(model, adapter, server, batch, judging) as engine, Graders() as graders:
@@ -150,15 +158,22 @@ def show_command(
         page_through(pages(folder, lines), Console(), typer.getchar)
 
 
+def _check(model: str, adapter: Path | None, server: str | None) -> None:
+    """What can be known to be wrong before anything is loaded."""
+    from ttcnet.errors import fail
+
+    if server is not None and adapter is not None:
+        fail("adapter", "must not be given: the server has its model", adapter, "Serve the whole model.")
+    if server is None and not model:
+        fail("model", "must be given", "none", "Pass --model with a folder or a name of the Hub, or --server.")
+    if server is None:
+        check_model(model, adapter)
+
+
 @contextmanager
 def _engine(
     model: str, adapter: Path | None, server: str | None, batch: int | None, likelihoods: bool = False
 ) -> Iterator[Any]:
-    import os
-
-    from rich.console import Console
-
-    from ttcnet.errors import fail
     from ttcnet.extras import require
 
     if server is not None:
@@ -166,19 +181,15 @@ def _engine(
 
         from .remote import Remote
 
-        if adapter is not None:
-            fail("adapter", "must not be given: the server has its model", adapter, "Serve the whole model.")
+        tell(f"Asking {server} for its models ...")
         with Endpoint(server, model, **({} if batch is None else {"concurrent": batch})) as endpoint:
             yield Remote(endpoint.connect(), likelihoods)
         return
-    if not model:
-        fail("model", "must be given", "none", "Pass --model with a folder or a name of the Hub, or --server.")
+    tell(f"Loading {model} ...")
     require("transformers", "eval", "ttcnet eval")
-    with Console(stderr=True, quiet=os.environ.get("RANK", "0") != "0").status(f"Loading {model} ..."):
-        from .local import load
+    from .local import load
 
-        engine = load(model, adapter, batch)
-    yield engine
+    yield load(model, adapter, batch)
 
 
 def _tell(summaries: list[dict[str, Any] | None], out: Path) -> None:
@@ -205,12 +216,12 @@ def _own_up(summaries: list[dict[str, Any] | None]) -> None:
         raise typer.Exit(1)
 
 
-def _numbers(name: str, text: str | None) -> tuple[int, ...]:
+def numbers(name: str, text: str | None) -> tuple[int, ...]:
     """Of a list such as 1,2,4; none if not given."""
     from ttcnet.errors import fail
 
     parts = text.split(",") if text else []
-    if not all(part.strip().isdigit() for part in parts):
+    if not all(part.strip().isdecimal() for part in parts):
         fail(name, "must be a number, or several with commas", repr(text), f"Pass, say, --{name} 1,2,4,8.")
     return tuple(dict.fromkeys(int(part) for part in parts))
 

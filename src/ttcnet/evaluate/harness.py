@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,15 +16,17 @@ from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable, make_table
 
+from ttcnet.console import tell
 from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import fail
 from ttcnet.files import is_first_process
-from ttcnet.records import write_json
+from ttcnet.names import loading
+from ttcnet.records import command, write_json
 
 from .journal import Journal
 from .lm_model import TTCNetLM
 from .local import Local
-from .store import _write_lines
+from .store import write_lines
 
 OURS, SETTINGS = Path(__file__).parent / "lm_tasks", "settings.json"
 ALLOWED = "HF_ALLOW_CODE_EVAL"  # what the package evaluate asks for before it runs code
@@ -58,9 +58,14 @@ def evaluate(settings: Harness, out: Path, *, batch: int = 8, device: str | None
     for field, value in (("limit", settings.limit), ("max_tokens", settings.max_tokens), ("batch", batch)):
         if value is not None and value < 1:
             fail(field, "must be 1 or more", value, "Pass a whole number.")
+    if not settings.tasks:
+        fail("tasks", "must name one at least", "none", "Name some, with commas between.")
     with _running_code(run_code):
+        tell(f"Reading the tasks {', '.join(settings.tasks)} ...")
         tasks = _tasks(settings, run_code)
-        model = TTCNetLM(settings.model, settings.adapter, settings.horizon, device, batch_size=batch)
+        tell(f"Loading {settings.model} ...")
+        with loading(settings.model):
+            model = TTCNetLM(settings.model, settings.adapter, settings.horizon, device, batch_size=batch)
         _check_settings(settings, model, out)
         journal = Journal(out, model.rank)
         model.keep(journal)
@@ -140,7 +145,7 @@ def _check_settings(settings: Harness, model: TTCNetLM, out: Path) -> None:
 def _write(results: dict[str, Any], settings: Harness, model: TTCNetLM, out: Path) -> None:
     for task, samples in results.pop("samples").items():
         if results["configs"][task]["output_type"] == "generate_until":
-            _write_lines(out / f"samples-{task}.jsonl", map(_plain, samples))
+            write_lines(out / f"samples-{task}.jsonl", map(_plain, samples))
     write_json(out / "lm_eval.json", _plain(results))
     figures = {
         task: {name: value for name, value in values.items() if isinstance(value, float | int)}
@@ -153,7 +158,7 @@ def _write(results: dict[str, Any], settings: Harness, model: TTCNetLM, out: Pat
         "versions": versions() | {"lm_eval": metadata.version("lm_eval")},
         "machine": machine(),
         "commit": commit(),
-        "command": shlex.join(["ttcnet", *sys.argv[1:]]),
+        "command": command(),
     }
     write_json(out / "results.json", record)
 

@@ -24,7 +24,7 @@ def likelihood(
     """How likely a model finds given solutions: mean log-likelihood of a token and of a solution, with intervals."""
     from ttcnet.errors import complaints
 
-    from .commands import _numbers
+    from .commands import numbers
 
     with complaints():
         from itertools import islice
@@ -32,20 +32,25 @@ def likelihood(
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+        from ttcnet.console import tell
         from ttcnet.extras import require
-        from ttcnet.records import rows
-        from ttcnet.train.examples import prepare
+        from ttcnet.names import check_model
+        from ttcnet.records import check_output, rows
+        from ttcnet.train.examples import check_examples, prepare
 
-        require("transformers", "eval", "ttcnet eval")
-        steps = _numbers("horizon", horizon) or (None,)
-        console = Console(stderr=True)
+        steps = numbers("horizon", horizon) or (None,)
+        check_model(model, adapter)
+        check_output("out", out)
         source = list(islice(rows(data, split), limit))
-        with console.status(f"Loading {model} ..."):
-            from .likelihood import likelihoods
-            from .local import load
+        tell(f"Loading {model} ...")
+        require("transformers", "eval", "ttcnet eval")
+        from .likelihood import likelihoods
+        from .local import load
 
-            engine = load(model, adapter)
-            found = prepare(source, engine.tokenizer, max_length=max_length, system=system)
+        console = Console(stderr=True)
+        engine = load(model, adapter)
+        found = prepare(source, engine.tokenizer, max_length=max_length, system=system)
+        check_examples(found, engine.model, max_length)
         console.print(found.report, highlight=False)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as progress:
@@ -55,13 +60,9 @@ def likelihood(
             label = "" if each.horizon is None else f"horizon {each.horizon}: "
             typer.echo(f"{label}log-likelihood of a token {each.per_token}, of a solution {each.per_solution}")
         if out is not None:
-            import sys
-
             from ttcnet.environment import commit, machine, versions
-            from ttcnet.records import write_json
+            from ttcnet.records import command, write_json
 
-            out.parent.mkdir(parents=True, exist_ok=True)
             figures = {"data": data, "results": [each.to_dict() for each in results]}
             facts = {"machine": machine(), "versions": versions(), "commit": commit()}
-            command = "ttcnet " + " ".join(sys.argv[1:])
-            write_json(out, engine.facts() | figures | facts | {"command": command})
+            write_json(out, engine.facts() | figures | facts | {"command": command()})

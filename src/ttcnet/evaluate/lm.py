@@ -42,10 +42,14 @@ def lm(
 ) -> None:
     """Evaluate a language model with lm-evaluation-harness. On several GPUs: accelerate launch -m ttcnet.cli eval lm
     ..."""
+    from ttcnet.console import tell
     from ttcnet.errors import complaints
     from ttcnet.extras import require
+    from ttcnet.names import check_model
 
     with complaints():
+        check_model(model, adapter)
+        tell("Starting lm_eval ...")
         require("lm_eval", "lm", "ttcnet eval lm")
         from .harness import Harness, evaluate
 

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ttcnet.errors import fail
+from ttcnet.names import loading
+from ttcnet.train.examples import prompt
 
 from .decoding import Decoded, decode
 from .engine import CUT, Answer, Ask
@@ -89,15 +91,8 @@ class Local:
             ]
 
     def prompt(self, ask: Ask) -> list[int]:
-        """By the tokenizer's chat template; without one, the texts one below the other, as in fine-tuning."""
-        if self.tokenizer.chat_template is not None:
-            ids = self.tokenizer.apply_chat_template(
-                ask.messages, tokenize=True, return_dict=False, add_generation_prompt=True
-            )
-        else:
-            text = "".join(message["content"] + "\n" for message in ask.messages)
-            ids = self.tokenizer(text).input_ids
-        return [*ids, *self._prefix(ask)]
+        """As in fine-tuning."""
+        return [*prompt(ask.messages, self.tokenizer), *self._prefix(ask)]
 
     def _prefix(self, ask: Ask) -> list[int]:
         return list(self.tokenizer(ask.prefix, add_special_tokens=False).input_ids) if ask.prefix else []
@@ -130,12 +125,14 @@ def load(model: str, adapter_folder: Path | None = None, most: int | None = None
     bfloat16 there, on that of this process if there are several."""
     on_gpu = torch.cuda.is_available()
     dtype = torch.bfloat16 if on_gpu else torch.float32
-    net: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
+    with loading(model):
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        net: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
     name = model
     if adapter_folder is not None:
         net, name = with_adapter(net, adapter_folder), f"{model} + {adapter_folder}"
     place = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}" if on_gpu else "cpu"
-    return Local(nn.Module.to(net, place), AutoTokenizer.from_pretrained(model), most, name)
+    return Local(nn.Module.to(net, place), tokenizer, most, name)
 
 
 def _free(device: torch.device) -> int:

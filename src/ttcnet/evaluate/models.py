@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 import ttcnet.adapter
-from ttcnet.adapter.storage import FILE
 from ttcnet.errors import fail
 from ttcnet.extras import require
 from ttcnet.lqr.checks import horizon as check_horizon
 from ttcnet.models.modeling import TTCNetPreTrainedModel
+from ttcnet.names import ADAPTER, PEFT
 from ttcnet.nn import TTCLayer
 
 
@@ -28,8 +28,8 @@ def usable(device: str | None) -> str:
 
 def with_adapter(model: Any, folder: str | Path) -> Any:
     """A base model with what an adapter's folder holds: inserted layers, what PEFT trained, or both."""
-    peft = (Path(folder) / "adapter_config.json").is_file()
-    if (Path(folder) / FILE).is_file() or not peft:
+    peft = (Path(folder) / PEFT).is_file()
+    if (Path(folder) / ADAPTER).is_file() or not peft:
         ttcnet.adapter.load(model, folder)
     if peft:
         model = require("peft", "sft", "LoRA").PeftModel.from_pretrained(model, folder).get_base_model()

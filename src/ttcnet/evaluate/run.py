@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ttcnet.errors import fail
+from ttcnet.records import is_unicode
 from ttcnet.tasks.math import Graders, Problem, conversation
 from ttcnet.tasks.math.benchmarks import digest
 
@@ -34,6 +35,10 @@ class Plan:
     def __post_init__(self) -> None:
         if self.samples > 1 and self.temperature == 0:
             fail("temperature", f"must be above 0 for {self.samples} samples to differ", 0, "Pass, say, 0.6.")
+        for problem in self.problems:
+            if not is_unicode(problem.text):
+                field = f"problem {problem.number} of {self.name}"
+                fail(field, "must be whole Unicode text", repr(problem.text[:40]), "Correct it: it has half a letter.")
 
     def keys(self) -> list[Key]:
         numbers, samples = [problem.number for problem in self.problems], range(self.samples)

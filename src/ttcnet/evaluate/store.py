@@ -41,7 +41,7 @@ class Store:
         if kept.exists():
             _compare(json.loads(kept.read_text()), settings, folder)
         elif rank == 0:
-            _write_lines(folder / PROBLEMS, map(asdict, problems))
+            write_lines(folder / PROBLEMS, map(asdict, problems))
             write_json(kept, settings)
         _mend(self.file)
 
@@ -101,7 +101,7 @@ def _mend(file: Path) -> None:
             os.truncate(file, content.rfind(b"\n") + 1)
 
 
-def _write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
     unfinished = path.with_name(f"{path.name}.tmp")
     unfinished.write_text("".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines), "utf-8")
     os.replace(unfinished, path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter, defaultdict
 from importlib.metadata import version
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from ttcnet.environment import commit, machine, versions
-from ttcnet.records import write_json
+from ttcnet.records import command, write_json
 
 from .engine import CUT, FAILED
 from .statistics import bootstrap, pass_at_k, wilson
@@ -38,7 +37,7 @@ def circumstances() -> dict[str, Any]:
         "machine": machine(),
         "versions": versions() | {name: version(name) for name in GRADERS},
         "commit": commit(),
-        "command": "ttcnet " + " ".join(argument.rpartition("/")[2] for argument in sys.argv[1:]),
+        "command": command(),
     }
 
 

@@ -14,7 +14,7 @@ from ttcnet.errors import fail
 from ttcnet.nn import TTCLayer
 from ttcnet.records import Row
 from ttcnet.tasks.math import conversation as put
-from ttcnet.train.examples import conversation
+from ttcnet.train.examples import conversation, prompt
 
 from .models import horizon, ttc_layers
 from .store import generations, problems_of, settings_of
@@ -77,25 +77,19 @@ def questions(texts: Iterable[Text], tokenizer: Any, limit: int | None = None, l
     for messages, text in texts:
         if len(kept) == limit:
             break
-        prompt, thought = _prompt(messages, tokenizer), tokenizer(text, add_special_tokens=False).input_ids
+        asked, thought = prompt(messages, tokenizer), tokenizer(text, add_special_tokens=False).input_ids
         if len(thought) < 2:
             left_out["of less than two tokens"] += 1
-        elif longest is not None and len(prompt) + len(thought) > longest:
+        elif longest is not None and len(asked) + len(thought) > longest:
             left_out["too long for the model"] += 1
         elif str(messages) in kept:
             left_out["with a question that came before"] += 1
         else:
-            kept[str(messages)] = Question(prompt, thought)
+            kept[str(messages)] = Question(asked, thought)
     if len(kept) < 2:
         found = f"{len(kept)} ({', '.join(f'{count} rows {why}' for why, count in left_out.items()) or 'no others'})"
         fail("data", "must have at least 2 questions", found, "Pass more: one's plan meets another's text.")
     return Questions([*kept.values()], left_out)
-
-
-def _prompt(messages: list[dict[str, str]], tokenizer: Any) -> list[int]:
-    if tokenizer.chat_template is None:
-        return list(tokenizer("".join(f"{message['content']}\n" for message in messages)).input_ids)
-    return list(tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, add_generation_prompt=True))
 
 
 @torch.no_grad()

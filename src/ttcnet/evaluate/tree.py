@@ -122,7 +122,7 @@ class Tree:
         for search in searches:
             search.kept = [thought for thought in search.kept if thought.whole]
         for (search, before, _), answer in zip(grown, answers, strict=True):
-            whole = answer.finish != CUT and not answer.text.endswith("\n")
+            whole = answer.finish != CUT and "\n" not in answer.text  # a token may have more behind the end of a line
             thought = Thought(before.text + answer.text, whole)
             if thought.text not in [other.text for other in search.kept]:
                 search.kept.append(thought)

@@ -41,15 +41,16 @@ def sft(
 ) -> None:
     """Fine-tune a language model, with TTC layers inserted. Killed runs continue from their last checkpoint when the
     command is given again. On several GPUs: accelerate launch -m ttcnet.cli sft ..."""
-    from ttcnet.errors import complaints
+    from ttcnet.console import tell
+    from ttcnet.errors import complaints, fail
     from ttcnet.extras import require
+    from ttcnet.names import check_model
+    from ttcnet.records import is_file, rows
 
     from .settings import settings as made
     from .settings import values_of
 
     with complaints():
-        for package in ("trl", "datasets", "transformers"):
-            require(package, "sft", "ttcnet sft")
         values: dict[str, Any] = {} if settings is None else values_of(settings)
         options = dict(
             model=model, data=data, out=out, train=train, horizon=horizon, lr=lr, batch=batch,
@@ -68,6 +69,12 @@ def sft(
             if given and isinstance(before, dict):
                 values["adapter"] = before | given
         config = made(values, str(settings or "the command line"))
+        check_model(config.model)
+        if is_file(config.data) and next(rows(config.data), None) is None:
+            fail("data", "must have at least one row", f"none in {config.data}", "Check the file.")
+        tell("Starting transformers and TRL ...")
+        for package in ("trl", "datasets", "transformers"):
+            require(package, "sft", "ttcnet sft")
         from ttcnet.files import is_first_process
 
         from .sft import RESULTS, fine_tune

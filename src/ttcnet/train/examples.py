@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from jinja2 import TemplateError
 
 from ttcnet.errors import fail
-from ttcnet.records import Row
+from ttcnet.records import Row, is_unicode
 
 PROMPTS, ANSWERS = ("prompt", "problem", "question"), ("solution", "completion", "response")
 ROLES = ("system", "user", "assistant", "tool")
@@ -78,6 +78,9 @@ def conversation(row: dict[str, Any], system: str | None = None) -> list[dict[st
         if answer is None or not answer.strip():
             raise ValueError(f"no answer: it needs a text called {' or '.join(ANSWERS)}")
         messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+    for message in messages:
+        if not is_unicode(message["content"]):
+            raise ValueError(f"half a letter in the {message['role']} message, which is no Unicode")
     if system is not None and messages[0]["role"] != "system":
         messages = [{"role": "system", "content": system}, *messages]
     return messages
@@ -89,6 +92,18 @@ def tokenize(messages: list[dict[str, str]], tokenizer: Any) -> Example:
     if isinstance(found, ValueError):
         raise found
     return found
+
+
+def prompt(messages: list[dict[str, str]], tokenizer: Any) -> list[int]:
+    """A conversation up to where an assistant has to write: what `tokenize` puts before its answer."""
+    if tokenizer.chat_template is None:
+        return _plain([*messages, {"role": "assistant", "content": ""}], tokenizer, end=False).input_ids
+    try:
+        [ids] = _template(tokenizer, [messages], add_generation_prompt=True)
+    except TemplateError as error:
+        remedy = "Use other roles; --system '' asks without a system prompt."
+        fail("the prompt", "must be such as the model's chat template takes", error, remedy)
+    return ids
 
 
 def _tokenized(many: list[list[dict[str, str]]], tokenizer: Any) -> list[Example | ValueError]:
@@ -124,14 +139,15 @@ def _template(tokenizer: Any, many: list[list[dict[str, str]]], **options: Any) 
     return [[*ids] for ids in tokenizer.apply_chat_template(many, tokenize=True, return_dict=False, **options)]
 
 
-def _plain(messages: list[dict[str, str]], tokenizer: Any) -> Example:
-    """Without a chat template: the texts one below the other, and the end-of-text token after the last."""
+def _plain(messages: list[dict[str, str]], tokenizer: Any, end: bool = True) -> Example:
+    """Without a chat template: the texts one below the other, and the end-of-text token after the last if it `end`s."""
     ids: list[int] = list(tokenizer("").input_ids)  # what the tokenizer starts every text with
     labels = [IGNORED] * len(ids)
     for place, message in enumerate(messages):
         last = place == len(messages) - 1
-        part = tokenizer(message["content"] + ("" if last else "\n"), add_special_tokens=False).input_ids
-        if last and tokenizer.eos_token_id is not None:
+        text = message["content"] + ("" if last else "\n")
+        part = tokenizer(text, add_special_tokens=False).input_ids if text else []
+        if last and end and tokenizer.eos_token_id is not None:
             part = [*part, tokenizer.eos_token_id]
         ids += part
         labels += part if message["role"] == "assistant" else [IGNORED] * len(part)
@@ -173,9 +189,8 @@ def prepare(
     error that names them; rows of more than `max_length` tokens are left out and counted; an error if none is left."""
     kept: Any = [] if store is None else store
     faults = list[str]()
-    seen = tokens = learned = longest = too_long = largest = 0
+    tokens = learned = longest = too_long = largest = 0
     for row, example in _examples(source, tokenizer, system):
-        seen += 1
         if isinstance(example, Exception):
             faults.append(f"{row.place}: {example}")
             continue
@@ -196,5 +211,16 @@ def prepare(
         if too_long:
             remedy = f"Raise max_length; the longest row has {longest:,} tokens."
             fail("max_length", "must leave at least one example", f"{max_length} ({too_long:,} rows too long)", remedy)
-        fail("data", "must have at least one row", seen, "Check the file.")
+        fail("data", "must have at least one row", "none", "Check the file.")
     return Examples(kept, tokens, learned, longest, too_long, largest)
+
+
+def check_examples(examples: Examples, model: Any, max_length: int | None) -> None:
+    """Fail if the model cannot take them."""
+    limit, words = getattr(model.config, "max_position_embeddings", None), model.get_input_embeddings().num_embeddings
+    if limit is not None and max_length is None and examples.longest > limit:
+        remedy = f"Pass max_length={limit}: longer rows are then left out, and counted."
+        fail("max_length", f"must be given: the model takes {limit} tokens", f"a row of {examples.longest}", remedy)
+    if examples.largest >= words:
+        remedy = "Use the tokenizer of the model, or add rows for its new tokens with resize_token_embeddings."
+        fail("tokenizer", f"must have no tokens beyond the {words} of the model", examples.largest, remedy)

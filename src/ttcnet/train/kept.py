@@ -3,6 +3,7 @@ it goes on. They stay on the disk: memory does not limit their number."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -10,11 +11,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from datasets import Dataset
 from rich.console import Console
 from rich.progress import track
 
+from ttcnet.errors import fail
 from ttcnet.files import is_first_process
 from ttcnet.records import count, rows, write_json
 
@@ -32,11 +35,13 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.stream = pa.ipc.new_stream(str(path), SCHEMA)
         self.waiting: list[Example] = []
-        self.count = 0
+        self.count, self.digest = 0, hashlib.sha256()
 
     def append(self, example: Example) -> None:
         self.waiting.append(example)
         self.count += 1
+        for part in example:
+            self.digest.update(np.asarray([len(part), *part], dtype=np.int32).tobytes())
         if len(self.waiting) == ROWS:
             self.write()
 
@@ -53,37 +58,47 @@ class Store:
         return self.count
 
 
-def examples_of(config: FineTuning, tokenizer: Any, folder: Path) -> Examples:
-    """Those in the folder, if they were made of the same data in the same way, and new ones otherwise. Of several
-    processes the first makes them, and the others wait."""
+def examples_of(config: FineTuning, tokenizer: Any, folder: Path, begun: bool = False) -> Examples:
+    """Those in the folder, if they were made of the same data in the same way, and new ones otherwise; a run that has
+    begun goes on with the same alone. Of several processes the first makes them, and the others wait."""
     file = Path(config.data)
     origin = {name: getattr(config, name) for name in ("data", "split", "system", "max_length", "model")}
     origin |= {"template": tokenizer.chat_template}
     if file.is_file():
         origin |= {"bytes": file.stat().st_size, "changed": file.stat().st_mtime_ns}
     if is_first_process() and _counts(folder, origin) is None:
+        unfinished = folder / f"{DATA}.tmp"
+        made, digest = _make(config, tokenizer, unfinished)
+        if begun and _facts(folder).get("digest", digest) != digest:
+            unfinished.unlink()
+            remedy = "Restore the data, or choose another folder."
+            fail("data", f"must be that of the run in {folder.parent}", f"other rows in {config.data}", remedy)
         (folder / FACTS).unlink(missing_ok=True)
-        write_json(folder / FACTS, {"counts": _make(config, tokenizer, folder), "origin": origin})
+        os.replace(unfinished, folder / DATA)
+        write_json(folder / FACTS, {"counts": made, "origin": origin, "digest": digest})
     while (counts := _counts(folder, origin)) is None:
         time.sleep(1)
     return Examples(Dataset.from_file(str(folder / DATA)), **counts)
 
 
 def _counts(folder: Path, origin: dict[str, Any]) -> dict[str, int] | None:
-    if not (folder / FACTS).exists() or not (folder / DATA).exists():
-        return None
-    found = json.loads((folder / FACTS).read_text())
-    return found["counts"] if found["origin"] == origin else None
+    found = _facts(folder)
+    return found["counts"] if found.get("origin") == origin and (folder / DATA).exists() else None
 
 
-def _make(config: FineTuning, tokenizer: Any, folder: Path) -> dict[str, int]:
-    folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / f"{DATA}.tmp"
-    store, total = Store(unfinished), count(config.data, config.split)
+def _facts(folder: Path) -> dict[str, Any]:
+    file = folder / FACTS
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
+def _make(config: FineTuning, tokenizer: Any, path: Path) -> tuple[dict[str, int], str]:
+    """Into a file; counts, and a number for the rows."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    store, total = Store(path), count(config.data, config.split)
     console = Console(stderr=True)
     quiet = not console.is_terminal
     source = track(rows(config.data, config.split), "reading", total, console=console, transient=True, disable=quiet)
     made = prepare(source, tokenizer, max_length=config.max_length, system=config.system, store=store)
     store.close()
-    os.replace(unfinished, folder / DATA)
-    return {field.name: getattr(made, field.name) for field in fields(Examples) if field.name != "kept"}
+    counts = {field.name: getattr(made, field.name) for field in fields(Examples) if field.name != "kept"}
+    return counts, store.digest.hexdigest()

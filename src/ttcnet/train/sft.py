@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from rich.console import Console
-from safetensors import SafetensorError
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from transformers.integrations.integration_utils import get_available_reporting_integrations
@@ -20,13 +20,16 @@ from trl.trainer.sft_config import SFTConfig
 
 from ttcnet import adapter
 from ttcnet.adapter import TTCAdapterConfig
+from ttcnet.console import tell
 from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import fail
 from ttcnet.files import is_first_process, writing
+from ttcnet.models.pattern import TTC
+from ttcnet.names import loading
 from ttcnet.nn.horizon import parse
 from ttcnet.records import write_json
 
-from .examples import Examples
+from .examples import Examples, check_examples
 from .fine_tuner import FineTuner, Horizons, checkpoints, last_checkpoint
 from .kept import examples_of
 from .report import Report
@@ -50,22 +53,25 @@ def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None) -> A
     _check(config)
     out.mkdir(parents=True, exist_ok=True)
     _check_settings(config, out)
-    tokenizer = tokenizer or _pretrained(AutoTokenizer, config.model)
-    examples = examples_of(config, tokenizer, out / "examples")
+    if tokenizer is None:
+        with loading(config.model):
+            tokenizer = AutoTokenizer.from_pretrained(config.model)
+    examples = examples_of(config, tokenizer, out / "examples", begun=_begun(out))
     console.print(examples.report)
     if model is None:
-        with console.status(f"Loading {config.model} ..."):
-            model = _pretrained(AutoModelForCausalLM, config.model, dtype=torch.float32)
-    _check_examples(examples, model, config)
+        tell(f"Loading {config.model} ...")
+        with loading(config.model):
+            model = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32)
+    check_examples(examples, model, config.max_length)
     model = _insert(model, config)
     report = Report(out)
     trainer = _trainer(model, tokenizer, config, examples, report)
     last = last_checkpoint(out, console.print)
     if last is not None:
         console.print(f"Going on from {last}.")
-    with report.progress:
+    own = adapter.horizon(model, model.config.horizon) if _plans(model) else nullcontext()  # not that of the last step
+    with report.progress, own:
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
-    _restore_horizon(trainer.model, config)
     save_result(trainer.model, tokenizer, config, out)
     return trainer.model
 
@@ -90,10 +96,15 @@ def _processes() -> int:
     return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def _begun(out: Path) -> bool:
+    """Whether something was learned there."""
+    return bool(checkpoints(out)) or any((out / result).exists() for result in RESULTS.values())
+
+
 def _check_settings(config: FineTuning, out: Path) -> None:
     """A folder holds one run: once something was learned there, other settings are refused."""
     kept, now = out / CONTENTS, config.to_dict()
-    if kept.exists() and (checkpoints(out) or any((out / result).exists() for result in RESULTS.values())):
+    if kept.exists() and _begun(out):
         try:
             before = json.loads(kept.read_text())["settings"]
         except (ValueError, KeyError, TypeError) as error:
@@ -108,32 +119,12 @@ def _check_settings(config: FineTuning, out: Path) -> None:
         write_json(kept, {"settings": now} | facts)
 
 
-def _pretrained(kind: Any, name: str, **options: Any) -> Any:
-    """From a folder, or from the Hub."""
-    rule = "must be a folder with a model and its tokenizer, or a name of the Hub"
-    remedy = "Check the name and the files."
-    if not Path(name).exists() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
-        fail("model", rule, f"{name!r}, which does not exist", remedy, FileNotFoundError)
-    try:
-        return kind.from_pretrained(name, **options)
-    except (OSError, ValueError, SafetensorError) as error:
-        fail("model", rule, f"{name!r}: {' '.join(str(error).split()).rstrip('.')}", remedy)
-
-
-def _check_examples(examples: Examples, model: Any, config: FineTuning) -> None:
-    """Whether the model can take them."""
-    limit, words = getattr(model.config, "max_position_embeddings", None), model.get_input_embeddings().num_embeddings
-    if limit is not None and config.max_length is None and examples.longest > limit:
-        remedy = f"Pass max_length={limit}: longer rows are then left out, and counted."
-        fail("max_length", f"must be given: the model takes {limit} tokens", f"a row of {examples.longest}", remedy)
-    if examples.largest >= words:
-        remedy = "Use the tokenizer of the model, or add rows for its new tokens with resize_token_embeddings."
-        fail("tokenizer", f"must have no tokens beyond the {words} of the model", examples.largest, remedy)
-
-
 def _insert(model: Any, config: FineTuning) -> Any:
     torch.manual_seed(config.seed)
     if config.adapter is not None:
+        if (there := getattr(model.config, "inserted", None)) is not None:
+            remedy = 'Pass --insert none, or adapter = "none".'
+            fail("insert", "must be none for a model that has its layers already", there, remedy)
         adapter.insert(model, TTCAdapterConfig.from_dict(config.adapter))
     if config.compiled:
         _compile(model, parse(config.horizon).max)
@@ -190,21 +181,15 @@ def _trainer(
         remove_unused_columns=True,
         use_cpu=not torch.cuda.is_available(),
     )
-    if _plans(config):
+    if _plans(model):
         callbacks = (*callbacks, Horizons(parse(config.horizon, seed=config.seed)))
     trainer = FineTuner(model, options, train_dataset=examples.kept, processing_class=tokenizer, callbacks=[*callbacks])
     trainer.remove_callback(PrinterCallback)
     return trainer
 
 
-def _plans(config: FineTuning) -> bool:
-    return config.adapter is not None and TTCAdapterConfig.from_dict(config.adapter).insert == "ttc"
-
-
-def _restore_horizon(model: Any, config: FineTuning) -> None:
-    """The horizon of the configuration again, not of the last step."""
-    if _plans(config):
-        adapter.set_horizon(model, TTCAdapterConfig.from_dict(config.adapter or {}).horizon)
+def _plans(model: Any) -> bool:
+    return getattr(model.config, "inserted", None) == TTC
 
 
 def save_result(model: Any, tokenizer: Any, config: FineTuning, out: Path) -> None:

@@ -1,0 +1,51 @@
+"""What a user names: a file or a folder here, or something of the Hub. Imports nothing heavy: a wrong path is told at
+once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .errors import fail, is_complaint
+
+ADAPTER, PEFT = "ttc_adapter.safetensors", "adapter_config.json"  # what the folder of an adapter holds
+RULE = "must be a folder with a model and its tokenizer, or a name of the Hub"
+REMEDY = "Check the name and the files."
+
+
+def is_path(name: str) -> bool:
+    """Whether it can only be meant as a path: names of the Hub are owner/name, or a name alone."""
+    return name.startswith((".", "/", "~")) or name.count("/") > 1
+
+
+def check_model(model: str, adapter: str | os.PathLike[str] | None = None) -> None:
+    """Fail if a path leads to no model, or to no adapter. Names of the Hub are looked up when they are loaded."""
+    folder = Path(model)
+    if (is_path(model) or folder.exists()) and not folder.is_dir():
+        value = f"{model!r}, which {'is no folder' if folder.exists() else 'does not exist'}"
+        fail("model", RULE, value, REMEDY, FileNotFoundError)
+    if folder.is_dir() and not any((folder / file).is_file() for file in ("config.json", PEFT)):
+        remedy = f"Pass {folder / 'model'}." if (folder / "model" / "config.json").is_file() else REMEDY
+        if (folder / ADAPTER).is_file():
+            remedy = "It is an adapter: pass it as --adapter, and its base as --model."
+        fail("model", RULE, f"{model!r}, which has no config.json", remedy, FileNotFoundError)
+    if adapter is not None and not any((Path(adapter) / file).is_file() for file in (ADAPTER, PEFT)):
+        remedy = "Pass the folder that `ttcnet sft` or ttcnet.adapter.save has written."
+        fail("adapter", f"must be a folder with {ADAPTER} or {PEFT}", repr(str(adapter)), remedy, FileNotFoundError)
+
+
+@contextmanager
+def loading(model: str) -> Iterator[None]:
+    """While other libraries load it: what they say is wrong, as a complaint of ours."""
+    from safetensors import SafetensorError
+
+    check_model(model)
+    try:
+        yield
+    except (OSError, ValueError, SafetensorError) as error:
+        if is_complaint(error):
+            raise
+        place = "" if os.path.isdir(model) else ", which is no folder here; of the Hub"
+        fail("model", RULE, f"{model!r}{place}: {' '.join(str(error).split()).rstrip('.')}", REMEDY)

@@ -48,7 +48,8 @@ def _adapter(folder):
     return folder / "adapter"
 
 
-def test_a_model_without_ttc_layers(models, tmp_path):
+def test_a_model_without_ttc_layers(models, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/somewhere/ttcnet", "eval", "math", "/home/of/one/sums.jsonl", "--system", ""])
     file = sums(tmp_path / "sums.jsonl")
     output = ttcnet("eval", "math", file, "--model", models / "base", "--out", tmp_path / "out", *SHORT)
     assert "sums" in output
@@ -56,7 +57,7 @@ def test_a_model_without_ttc_layers(models, tmp_path):
     assert [line["horizon"] for line in lines] == [None] * 6
     assert all(line["new_tokens"] <= 6 for line in lines)
     summary = json.loads((tmp_path / "out" / "sums" / "summary.json").read_text())
-    assert summary["command"].startswith("ttcnet ")
+    assert summary["command"] == "ttcnet eval math sums.jsonl --system ''"
     assert summary["results"][0]["problems"] == 6
 
 

@@ -17,8 +17,10 @@ from typing import Annotated
 import torch
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+
+from ttcnet.bars import Bar
 
 from .figure import draw
 from .measure import Outcome, Point, measure
@@ -98,7 +100,7 @@ def _measure_all(
         history.add(*parse(row))
     done = {parse(row)[0] for row in rows}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
+    with Bar(*columns, console=console) as progress:
         task = progress.add_task("measuring", total=len(points))
         for point in points:
             progress.update(task, description=f"{point.provider}, {point.problems} problems, T = {point.horizon}")

@@ -44,7 +44,7 @@ def math_small_table(name: str, results: Path) -> str:
     task, _, view = name.partition("-")
     runs = _read(results / task)
     if not runs:
-        data = " --data math" if task == "math" else ""
+        data = " --data data/math" if task == "math" else ""
         command = (
             f"python -m recipes.math_small {task} --base SmolLM2-135M-Instruct{data} --out results/math-small/{task}"
         )

@@ -1,7 +1,7 @@
 """The paper's table of mathematics at the size of one GPU: SmolLM2-135M-Instruct, or any other Llama, fine-tuned with
 TTC layers, with other layers in their place, and without; and the paper's ablations.
 
-    python -m recipes.math_small math --base SmolLM2-135M-Instruct --data math --out results/math-small/math
+    python -m recipes.math_small math --base SmolLM2-135M-Instruct --data data/math --out results/math-small/math
     python -m recipes.math_small countdown --base SmolLM2-135M-Instruct --out results/math-small/countdown
 
 All runs of a task see the same rows in the same order (for a seed) and are trained as `ttcnet sft` trains, by
@@ -21,6 +21,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from ttcnet.console import tell
+from ttcnet.errors import complaints, fail
 from ttcnet.evaluate import wilson
 from ttcnet.records import write_json
 
@@ -77,17 +78,27 @@ def main(
     if task == "math" and data is None:
         raise typer.BadParameter("data must be given for math: the folder of its files.")
     chosen = runs(only)
+    with complaints():
+        _make(task, chosen, base, out, data, epochs or EPOCHS[task], lr, minutes, device)
+
+
+def _make(
+    task: str, chosen: dict[str, Run], base: Path, out: Path, data: Path | None, epochs: float, lr: float,
+    minutes: float, device: str,
+) -> None:  # fmt: skip
     missing = {name: run for name, run in chosen.items() if not (out / name / "measured.json").exists()}
     missing = {name: run for name, run in missing.items() if not (out / name / "metrics.json").exists()}
     if missing:
         for name, folder in (("base", base), ("data", data)):
             if folder is not None and not folder.is_dir():
-                raise typer.BadParameter(f"{name} must be a folder, and {folder} is none: see docs/math-small.md.")
+                fail(name, "must be a folder", folder, "docs/math-small.md says where it comes from.")
         tell(f"Loading {base} ...")
-        from .math_workshop import Workshop  # late, since it takes seconds
+        from ttcnet.evaluate.models import usable  # late, since it takes seconds
+
+        from .math_workshop import Workshop
 
         begin = time.monotonic()
-        workshop = Workshop(task, base, data, device, lr, epochs or EPOCHS[task])
+        workshop = Workshop(task, base, data, usable(device), lr, epochs)
         longest = 0.0
         for name, run in missing.items():
             now = time.monotonic()

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ttcnet import adapter
+from ttcnet.bars import Bar
 from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import fail
 from ttcnet.evaluate.likelihood import answer_tokens, likelihoods
@@ -89,7 +90,7 @@ class Workshop:
         lean = Lean(model, self.task.train.kept, config, config.compiled)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         log = folder / "log.jsonl"
-        with Progress(*columns) as progress, log.open("w") as file:
+        with Bar(*columns) as progress, log.open("w") as file:
             bar = progress.add_task(name, total=lean.steps)
 
             def news(values: dict[str, float]) -> None:

@@ -24,9 +24,9 @@ from typing import Annotated
 
 import torch
 import typer
-from rich.progress import Progress
 from torch import nn
 
+from ttcnet.bars import Bar
 from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import complaints
 from ttcnet.records import cut_log, write_json
@@ -102,7 +102,7 @@ def _train(trainers: dict[str, Trainer], out: Path, deadline: float) -> bool:
     for trainer in trainers.values():  # the step that is recorded, which must be done one by one
         if trainer.step == step < total:
             trainer.advance()
-    with Progress(*columns()) as progress, ThreadPoolExecutor(len(trainers)) as pool:
+    with Bar(*columns()) as progress, ThreadPoolExecutor(len(trainers)) as pool:
         task = progress.add_task("training", total=total, completed=step)
         while step < total:
             step = min(step - step % EVERY + EVERY, total)

@@ -18,7 +18,7 @@ from ttcnet.extras import require
 SOURCE = Path(ttcnet.__file__).parent
 # imports may point to the same row or to an earlier one
 ROWS = [
-    {"console", "endpoint", "errors", "extras", "files", "names", "records"},
+    {"bars", "console", "endpoint", "errors", "extras", "files", "names", "records"},
     {"lqr"},
     {"environment"},
     {"nn"},

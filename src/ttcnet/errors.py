@@ -20,6 +20,13 @@ def is_complaint(error: BaseException) -> bool:
     return trace is not None and trace.tb_frame.f_code is fail.__code__
 
 
+def _sentence(error: Exception) -> str:
+    """What the operating system says, without its number."""
+    if not isinstance(error, OSError) or error.strerror is None or error.filename is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}. Pass another path."
+
+
 @contextmanager
 def complaints() -> Iterator[None]:
     """Around a command: a sentence instead of a traceback, where that is all there is to say."""
@@ -33,5 +40,5 @@ def complaints() -> Iterator[None]:
     except Exception as error:
         if not isinstance(error, ImportError | OSError) and not is_complaint(error):
             raise  # a fault of ours or of a library: with all that is known about it
-        typer.echo(str(error), err=True)
+        typer.echo(_sentence(error), err=True)
         raise typer.Exit(1) from None

@@ -9,9 +9,10 @@ from ttcnet.evaluate.engine import Answer
 from ttcnet.evaluate.run import Plan, seed_of
 from ttcnet.evaluate.store import generations
 from ttcnet.evaluate.summary import summarise
-from ttcnet.tasks.math import Problem
+from ttcnet.tasks.countdown import Difficulty, make, row
+from ttcnet.tasks.math import Problem, benchmark, problems
 
-from .engines import Scripted
+from .engines import Scripted, write
 
 PROBLEMS = [Problem(number, f"{number} + 1 = ?", str(number + 1)) for number in range(1, 8)]
 
@@ -146,3 +147,17 @@ def test_several_greedy_samples_are_pointless():
 def test_problems_with_half_a_letter_are_refused():
     with pytest.raises(ValueError, match=r"problem 2 of sums must be whole Unicode text; got '1 \\ud83d'"):
         Plan("sums", [Problem(1, "1", "1"), Problem(2, "1 \ud83d", "1")], (None,), 1, 0.0, 8, "")
+
+
+def test_puzzles_of_countdown_are_graded_by_their_numbers(tmp_path, run):
+    """Not by their answer, an expression, whose value is no secret: it is the target, which the problem names."""
+    rows = [row(puzzle) for puzzle in make(3, Difficulty(), split="test")]
+    file = write(tmp_path / "puzzles.jsonl", *rows)
+    found = problems(benchmark(str(file)))
+    solutions = {one["problem"]: one["solution"] for one in rows}
+    said = iter([solutions[rows[0]["problem"]], f"\\boxed{{{rows[1]['target']}}}", ""])
+    plan = Plan("puzzles", found, (None,), 1, 0.0, 9, "")
+    run(Scripted(lambda ask, horizon: next(said)), plan, tmp_path / "out")
+    lines = generations(tmp_path / "out")
+    assert [line["verdict"] for line in lines] == ["right", "wrong", "unparsable"]
+    assert "is not given" in lines[1]["note"]

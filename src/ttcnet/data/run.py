@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ttcnet.bars import Bar
 from ttcnet.environment import commit, machine, versions
 from ttcnet.records import command
 
@@ -39,7 +40,7 @@ def run(settings: Settings) -> Path:
             check(source)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     times = (TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, *times, console=Console(stderr=True), transient=True) as progress:
+    with Bar(*columns, *times, console=Console(stderr=True), transient=True) as progress:
         for step in left:
             folder.do(step, progress)
     Console().print(table(folder.counts["stages"]))

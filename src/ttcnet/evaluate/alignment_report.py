@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
+from ttcnet.bars import Bar
 from ttcnet.console import tell
 from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import fail
@@ -74,7 +75,7 @@ def measure(model: Any, asked: Questions, steps: int, console: Console) -> dict[
     """For every layer and for each of PLANS, similarities (N, N): the plan of a question with the text of another."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     count = len(asked.kept)
-    with Progress(*columns, console=console) as progress:
+    with Bar(*columns, console=console) as progress:
         found = list(progress.track(trajectories(model, asked.kept, steps), count, description="planning"))
         task = progress.add_task("aligning", total=count * len(found[0]))
         matrices: dict[str, dict[str, Tensor]] = {}

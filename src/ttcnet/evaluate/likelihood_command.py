@@ -30,8 +30,9 @@ def likelihood(
         from itertools import islice
 
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
+        from ttcnet.bars import Bar
         from ttcnet.console import tell
         from ttcnet.extras import require
         from ttcnet.names import check_model
@@ -53,7 +54,7 @@ def likelihood(
         check_examples(found, engine.model, max_length)
         console.print(found.report, highlight=False)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console, transient=True) as progress:
+        with Bar(*columns, console=console, transient=True) as progress:
             bar = progress.add_task("solutions", total=len(found.kept) * len(steps))
             results = list(likelihoods(engine.model, found.kept, steps, watch=lambda done: progress.advance(bar, done)))
         for each in results:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from torch import Tensor
@@ -43,6 +44,8 @@ class TTCNetLM(HFLM):  # type: ignore[misc, unused-ignore]
         **options: Any,
     ) -> None:
         self.adapter, self.steps = adapter, horizon
+        if device == "cuda:0" and not torch.cuda.is_available():
+            device = None  # what lm_eval passes where nobody said anything
         super().__init__(pretrained, device=usable(device), **options)
         self.journal: Journal | None = None
         with self.planning():

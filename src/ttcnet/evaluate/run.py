@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 
 from ttcnet.errors import fail
 from ttcnet.records import is_unicode
-from ttcnet.tasks.math import Graders, Problem, conversation
+from ttcnet.tasks import countdown
+from ttcnet.tasks.math import Graders, Problem, Verdict, conversation
 from ttcnet.tasks.math.benchmarks import digest
 
 from .engine import FAILED, Answer, Ask, Engine
@@ -107,10 +109,19 @@ def missing(plan: Plan, folder: Path) -> int:
     return len(set(plan.keys()) - {key_of(line) for line in generations(folder)})
 
 
+def _verdict(graders: Graders, problem: Problem, text: str) -> Future[Verdict]:
+    if problem.puzzle is None:
+        return graders.submit(problem.answer, text)
+    right, reason = countdown.grade(problem.puzzle, text)
+    done = Future[Verdict]()
+    done.set_result(Verdict(right, countdown.stated(text), reason))
+    return done
+
+
 def _judged(graders: Graders, plan: Plan, group: list[tuple[Key, Answer]], seconds: float) -> list[dict[str, Any]]:
     """Lines for the file. `seconds` is the share of the time that went by."""
     waiting = [
-        None if answer.finish == FAILED else graders.submit(plan.problems[key.problem - 1].answer, answer.text)
+        None if answer.finish == FAILED else _verdict(graders, plan.problems[key.problem - 1], answer.text)
         for key, answer in group
     ]
     lines = []

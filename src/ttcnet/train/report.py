@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from transformers import TrainerCallback
 
+from ttcnet.bars import Bar
 from ttcnet.errors import fail
 from ttcnet.files import is_first_process
 from ttcnet.records import cut_log
@@ -23,7 +24,7 @@ class Report(TrainerCallback):  # type: ignore[misc, unused-ignore]
     def __init__(self, folder: Path) -> None:
         self.log = folder / "log.jsonl"
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self.progress = Progress(*columns, console=Console(stderr=True), disable=not is_first_process())
+        self.progress = Bar(*columns, console=Console(stderr=True), disable=not is_first_process())
         self.task = self.progress.add_task("fine-tuning", total=None)
         self.then, self.tokens = time.monotonic(), 0
 

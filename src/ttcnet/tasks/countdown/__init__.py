@@ -10,8 +10,20 @@ Values on the way may be fractions: arithmetic is exact. Nothing is run through 
 
 from .expressions import Step
 from .generator import Difficulty, Puzzle, make
-from .grading import Verdict, grade
+from .grading import Verdict, grade, stated
 from .solver import Solution, solutions, solve
 from .text import row
 
-__all__ = ["Difficulty", "Puzzle", "Solution", "Step", "Verdict", "grade", "make", "row", "solutions", "solve"]
+__all__ = [
+    "Difficulty",
+    "Puzzle",
+    "Solution",
+    "Step",
+    "Verdict",
+    "grade",
+    "make",
+    "row",
+    "solutions",
+    "solve",
+    "stated",
+]

@@ -36,7 +36,7 @@ def grade(row: Mapping[str, Any], text: str) -> Verdict:
         Verdict(right=False, reason='3 is used 2 times and given once')
     """
     numbers, target = _puzzle(row)
-    found = _answer(text)
+    found = stated(text)
     if found is None:
         return Verdict(False, "there is no answer")
     claim, *values = found.split("=")
@@ -70,8 +70,8 @@ def _puzzle(row: Mapping[str, Any]) -> tuple[list[int], int]:
     return [*numbers], target
 
 
-def _answer(text: str) -> str | None:
-    """The expression in a text, with signs as they are typed."""
+def stated(text: str) -> str | None:
+    """The expression that a text gives as its answer, with signs as they are typed; None if there is none."""
     start = text.rfind(_BOX)
     if start >= 0:
         inside = text[start + len(_BOX) :]

@@ -14,6 +14,7 @@ from ttcnet.extras import require
 from ttcnet.records import Row, rows
 
 SHOWN = 5  # faults that a message names
+PUZZLE = ("numbers", "target")
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,13 @@ BENCHMARKS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem and its answer, counted from 1 in the order of the source."""
+    """A problem and its answer, counted from 1 in the order of the source; `puzzle` are the numbers and the target of
+    one of Countdown, which is graded by those."""
 
     number: int
     text: str
     answer: str
+    puzzle: dict[str, Any] | None = None
 
 
 def benchmark(name: str, data: Path | None = None) -> Benchmark:
@@ -89,7 +92,8 @@ def problems(source: Benchmark, limit: int | None = None) -> list[Problem]:
         elif answer is None:
             faults.append(f"{row.place}: no answer")
         else:
-            found.append(Problem(len(found) + 1, text, answer))
+            puzzle = {key: row.content[key] for key in PUZZLE if key in row.content}
+            found.append(Problem(len(found) + 1, text, answer, puzzle if len(puzzle) == len(PUZZLE) else None))
     if faults:
         more = f"; and {len(faults) - SHOWN:,} more" if len(faults) > SHOWN else ""
         remedy = "Correct these rows or take them out of the data."
@@ -101,7 +105,7 @@ def problems(source: Benchmark, limit: int | None = None) -> list[Problem]:
 
 def digest(found: Iterable[Problem]) -> str:
     """A number for problems and answers, by which other data is noticed."""
-    text = json.dumps([(each.text, each.answer) for each in found])
+    text = json.dumps([(each.text, each.answer, *([each.puzzle] if each.puzzle else [])) for each in found])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

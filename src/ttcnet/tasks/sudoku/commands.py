@@ -58,8 +58,7 @@ def train_command(
     with complaints():
         boards = read(data)
         typer.echo(f"{len(boards):,} boards. Loading torch ...", err=True)
-        from rich.progress import Progress
-
+        from ttcnet.bars import Bar
         from ttcnet.files import is_first_process
 
         from .progress import columns
@@ -73,7 +72,7 @@ def train_command(
         )  # fmt: skip
         place = join_job(usable(device))
         first = is_first_process()
-        with Progress(*columns(), disable=not first) as progress, _board(out if first else None) as writer:
+        with Bar(*columns(), disable=not first) as progress, _board(out if first else None) as writer:
             task = progress.add_task(architecture, total=steps)
 
             def report(trainer: Trainer, news: dict[str, float]) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
+
+from ttcnet.extras import require
 
 if TYPE_CHECKING:
     from ttcnet.models import TTCNetForCellClassification
@@ -24,6 +25,8 @@ def pretrained(device: torch.device | str = "cpu") -> TTCNetForCellClassificatio
         >>> sudoku.solve(model, ["530070000600195000098000060800060003400803001700020006060000280000419005000080079"])
         ['534678912672195348198342567859761423426853791713924856961537284287419635345286179']
     """
+    load_file = require("safetensors.torch", "models", "The Sudoku model").load_file
+    require("transformers", "models", "The Sudoku model")
     from ttcnet.models import TTCNetConfig, TTCNetForCellClassification
 
     with torch.device("meta"):  # no weights are drawn, which would take time and the caller's random numbers

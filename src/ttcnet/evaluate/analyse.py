@@ -52,3 +52,4 @@ def alignment(
             draw(found, plot)
     for line in table(found):
         typer.echo(line)
+    typer.echo(f"Written to {out}{'' if plot is None else f' and {plot}'}.")

@@ -58,6 +58,9 @@ def stages(engine: Engine, source: Benchmark, problems: list[Problem], out: Path
     if settings.horizon is not None and not engine.plans:
         remedy = "Leave it out. A server plans as far as it was told to at its start; see docs/serving.md."
         fail("horizon", "must not be given: there are no TTC layers here to set it", settings.horizon, remedy)
+    if settings.methods == ("horizon",) and not engine.plans:
+        remedy = "Compare other methods, or run `ttcnet eval math` for the accuracy alone."
+        fail("method horizon", "must not be given: there are no TTC layers here to set it", "no others", remedy)
     own = source.horizon if settings.horizon is None else settings.horizon
     at: tuple[int | None, ...] = (own,) if engine.plans else (None,)
     kinds: list[tuple[str, Engine, tuple[int | None, ...], int, float]] = []

@@ -17,7 +17,6 @@ from typing import Annotated
 import torch
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from ttcnet.bars import Bar
@@ -99,8 +98,7 @@ def _measure_all(
     for row in rows:
         history.add(*parse(row))
     done = {parse(row)[0] for row in rows}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=console) as progress:
+    with Bar(console=console) as progress:
         task = progress.add_task("measuring", total=len(points))
         for point in points:
             progress.update(task, description=f"{point.provider}, {point.problems} problems, T = {point.horizon}")

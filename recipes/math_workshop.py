@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -88,9 +87,8 @@ class Workshop:
 
     def _train(self, name: str, model: Any, config: FineTuning, folder: Path) -> int:
         lean = Lean(model, self.task.train.kept, config, config.compiled)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         log = folder / "log.jsonl"
-        with Bar(*columns) as progress, log.open("w") as file:
+        with Bar() as progress, log.open("w") as file:
             bar = progress.add_task(name, total=lean.steps)
 
             def news(values: dict[str, float]) -> None:

@@ -33,7 +33,6 @@ from ttcnet.records import cut_log, write_json
 from ttcnet.tasks.sudoku import Boards, read
 from ttcnet.tasks.sudoku.evaluation import MODES, evaluate
 from ttcnet.tasks.sudoku.loading import usable
-from ttcnet.tasks.sudoku.progress import columns
 from ttcnet.tasks.sudoku.settings import ARCHITECTURES, TrainConfig
 from ttcnet.tasks.sudoku.trainer import Trainer
 
@@ -102,7 +101,7 @@ def _train(trainers: dict[str, Trainer], out: Path, deadline: float) -> bool:
     for trainer in trainers.values():  # the step that is recorded, which must be done one by one
         if trainer.step == step < total:
             trainer.advance()
-    with Bar(*columns()) as progress, ThreadPoolExecutor(len(trainers)) as pool:
+    with Bar() as progress, ThreadPoolExecutor(len(trainers)) as pool:
         task = progress.add_task("training", total=total, completed=step)
         while step < total:
             step = min(step - step % EVERY + EVERY, total)

@@ -5,18 +5,30 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from rich.progress import Progress, TaskID
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 PAUSE = 20.0  # seconds between two lines
 
 
 class Bar(Progress):
-    """rich's progress bars. Where there is no terminal, on which those would say nothing until the end, a line now and
-    then."""
+    """rich's progress bars, with the number of steps and the time left. Where there is no terminal, on which those
+    would say nothing until the end, a line now and then."""
 
     def __init__(self, *columns: Any, **options: Any) -> None:
         super().__init__(*columns, **options)
         self._spoken = time.monotonic()
+
+    @classmethod
+    def get_default_columns(cls) -> tuple[ProgressColumn, ...]:
+        return TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
 
     def update(self, task_id: TaskID, **changes: Any) -> None:
         super().update(task_id, **changes)

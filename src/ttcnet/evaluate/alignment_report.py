@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from ttcnet.bars import Bar
@@ -73,9 +72,8 @@ def report(
 @torch.no_grad()
 def measure(model: Any, asked: Questions, steps: int, console: Console) -> dict[str, dict[str, Tensor]]:
     """For every layer and for each of PLANS, similarities (N, N): the plan of a question with the text of another."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     count = len(asked.kept)
-    with Bar(*columns, console=console) as progress:
+    with Bar(console=console) as progress:
         found = list(progress.track(trajectories(model, asked.kept, steps), count, description="planning"))
         task = progress.add_task("aligning", total=count * len(found[0]))
         matrices: dict[str, dict[str, Tensor]] = {}

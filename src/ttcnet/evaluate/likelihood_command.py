@@ -30,7 +30,6 @@ def likelihood(
         from itertools import islice
 
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
         from ttcnet.bars import Bar
         from ttcnet.console import tell
@@ -53,8 +52,7 @@ def likelihood(
         found = prepare(source, engine.tokenizer, max_length=max_length, system=system)
         check_examples(found, engine.model, max_length)
         console.print(found.report, highlight=False)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Bar(*columns, console=console, transient=True) as progress:
+        with Bar(console=console, transient=True) as progress:
             bar = progress.add_task("solutions", total=len(found.kept) * len(steps))
             results = list(likelihoods(engine.model, found.kept, steps, watch=lambda done: progress.advance(bar, done)))
         for each in results:

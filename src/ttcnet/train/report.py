@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from transformers import TrainerCallback
 
 from ttcnet.bars import Bar
@@ -23,8 +22,7 @@ class Report(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, folder: Path) -> None:
         self.log = folder / "log.jsonl"
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self.progress = Bar(*columns, console=Console(stderr=True), disable=not is_first_process())
+        self.progress = Bar(console=Console(stderr=True), disable=not is_first_process())
         self.task = self.progress.add_task("fine-tuning", total=None)
         self.then, self.tokens = time.monotonic(), 0
 

@@ -61,7 +61,6 @@ def train_command(
         from ttcnet.bars import Bar
         from ttcnet.files import is_first_process
 
-        from .progress import columns
         from .settings import TrainConfig
         from .training import join_job, leave_job, train
 
@@ -72,7 +71,7 @@ def train_command(
         )  # fmt: skip
         place = join_job(usable(device))
         first = is_first_process()
-        with Bar(*columns(), disable=not first) as progress, _board(out if first else None) as writer:
+        with Bar(disable=not first) as progress, _board(out if first else None) as writer:
             task = progress.add_task(architecture, total=steps)
 
             def report(trainer: Trainer, news: dict[str, float]) -> None:

@@ -6,20 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
 from torch import nn
 
 from ttcnet.bars import Bar
 
 
-def columns() -> tuple[ProgressColumn, ...]:
-    return TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-
-
 @contextmanager
 def watched(model: nn.Module, label: str, boards: int) -> Iterator[None]:
     """A progress bar of the boards that a model reads, as long as it lasts."""
-    with Bar(*columns(), console=Console(stderr=True), transient=True) as progress:
+    with Bar(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(label, total=boards)
         hook = model.register_forward_hook(lambda _, inputs, __: progress.advance(task, len(inputs[0])))
         try:

@@ -1,4 +1,4 @@
-"""The Sudoku table: what recipes/sudoku.py measured, beside what the paper reports."""
+"""The Sudoku tables: what recipes/sudoku.py measured, beside what the paper reports; the shipped model by horizon."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ PAPER = {
 def sudoku_table(folder: Path) -> str:
     """Of the runs in a folder: one line an architecture, what was measured and what the paper has."""
     runs = _read(folder)
-    head = " | ".join(f"{'one pass' if mode == 'single' else 'cell by cell'}: {kind}" for mode, kind in COLUMNS)
-    lines = [f"| | seeds | {head} |", "|---|--:|" + "--:|" * len(COLUMNS)]
+    lines = [f"| | seeds | {_head()} |", "|---|--:|" + "--:|" * len(COLUMNS)]
     for architecture, name in NAMES.items():
         found = [run for run in runs if run["config"]["architecture"] == architecture]
         if found:
@@ -34,6 +33,28 @@ def sudoku_table(folder: Path) -> str:
         paper = " | ".join(f"{value:.1f}" for value in PAPER[architecture])
         lines.append(f"| *{name}, paper* | | {paper} |")
     return "\n".join(lines) + "\n\n" + _caption(runs) + "\n"
+
+
+def horizons_table(file: Path) -> str:
+    """What `ttcnet sudoku eval` found at several horizons."""
+    found = json.loads(file.read_text())
+    rates = {(rate["horizon"], rate["mode"]): rate for rate in found["results"]}
+    lines = [f"| T | {_head()} |", "|--:|" + "--:|" * len(COLUMNS)]
+    for horizon in dict.fromkeys(horizon for horizon, _ in rates):
+        cells = [_interval(rates[horizon, mode][kind]) for mode, kind in COLUMNS]
+        lines.append(f"| {horizon or 'no plans'} | {' | '.join(cells)} |")
+    return "\n".join(lines) + (
+        f"\n\nPercent of {found['boards']:,} regenerated test boards, with 95 % intervals. {found['machine']['gpu']}; "
+        f"torch {found['versions']['torch']}, commit {found['commit']}. Command: `{found['command']}`.\n"
+    )
+
+
+def _head() -> str:
+    return " | ".join(f"{'one pass' if mode == 'single' else 'cell by cell'}: {kind}" for mode, kind in COLUMNS)
+
+
+def _interval(rate: dict[str, Any]) -> str:
+    return f"{100 * rate['rate']:.1f} ({100 * rate['low']:.1f} to {100 * rate['high']:.1f})"
 
 
 def _read(folder: Path) -> list[dict[str, Any]]:
@@ -47,9 +68,8 @@ def _read(folder: Path) -> list[dict[str, Any]]:
 def _cell(runs: list[dict[str, Any]], mode: str, kind: str) -> str:
     """The mean over seeds and their range, or for one seed its 95 % interval, in percent."""
     rates = [next(found for found in run["results"] if found["mode"] == mode)[kind] for run in runs]
-    values = [100 * rate["rate"] for rate in rates]
-    low, high = (min(values), max(values)) if len(values) > 1 else (100 * rates[0]["low"], 100 * rates[0]["high"])
-    return f"{mean(values):.1f} ({low:.1f} to {high:.1f})"
+    values = [rate["rate"] for rate in rates]
+    return _interval({"rate": mean(values), "low": min(values), "high": max(values)} if len(rates) > 1 else rates[0])
 
 
 def _caption(runs: list[dict[str, Any]]) -> str:

@@ -1,8 +1,8 @@
 """Tables for people, generated from what the benchmarks and recipes wrote.
 
 A table stands in a Markdown file between `<!-- table: NAME -->` and `<!-- end -->`. It is one of the VIEWS, a setting
-of the Sudoku recipe (sudoku-strict, say), of the small run of mathematics (see `math_small`), or else results/NAME.csv
-as it is.
+of the Sudoku recipe (sudoku-strict, say) or sudoku-horizons, of the small run of mathematics (see `math_small`), or
+else results/NAME.csv as it is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from .math_small import math_small_table
 from .results import Row, read, sweep_of
-from .sudoku import sudoku_table
+from .sudoku import horizons_table, sudoku_table
 
 RUNS = Path(__file__).parent.parent / "results"  # what recipes wrote
 BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
@@ -57,6 +57,8 @@ def table(name: str, results: Path) -> str:
         return training_steps(read(results / "layer-gpu.csv"))
     if name == "decode-gpu":
         return decoding(read(results / "decode-gpu.csv"))
+    if name == "sudoku-horizons":
+        return horizons_table(RUNS / "sudoku" / "shipped" / "horizons.json")
     if name.startswith("sudoku-"):
         return sudoku_table(RUNS / "sudoku" / name.removeprefix("sudoku-"))
     if name.startswith("math-small-"):
@@ -93,13 +95,13 @@ def decoding(rows: list[Row]) -> str:
     """What TTC layers cost when text is generated."""
     from .decode import decode_rows
 
-    row = rows[0]
+    row, commits = rows[0], ", ".join(sorted({row["commit"] for row in rows}))
     return (
         f"{plain(decode_rows(rows))}\nA Llama of the shape {row['shape']} with random weights, batch 1, bfloat16, "
         f"{row['prompt']} tokens of prompt and {row['new']} new ones; a TTC layer in every eighth block. Eager: with a "
         f"dynamic cache, the horizon changing from token to token; median time, and median ratio of neighbours. "
-        f"Compiled: static cache, as `generate` compiles it. {row['gpu']}; torch {row['version_torch']}, "
-        f"transformers {row['version_transformers']}, commit {row['commit']}, {row['date']}. Command: "
+        f"Compiled: static cache, as `generate` compiles it, the time of a text by its tokens. {row['gpu']}; "
+        f"torch {row['version_torch']}, transformers {row['version_transformers']}, commit {commits}, {row['date']}. Command: "
         f"`ttcnet bench decode --device cuda`.\n"
     )
 

@@ -22,7 +22,7 @@ from benchmarks.measure import Outcome, Point, measure_here
 from benchmarks.providers import PROVIDERS, why_not
 from benchmarks.regimes import draw
 from benchmarks.results import line, parse, read, stamp, write
-from benchmarks.sudoku import sudoku_table
+from benchmarks.sudoku import horizons_table, sudoku_table
 from benchmarks.sweeps import SWEEPS, History, expand
 from benchmarks.tables import decoding, update
 
@@ -302,6 +302,22 @@ def test_the_sudoku_table_has_means_ranges_and_the_papers_figures(tmp_path):
     assert "| TTC-Net | 2 | 60.0 (50.0 to 70.0) |" in text
     assert "| *TTC-Net, paper* | | 61.3 | 90.2 | 93.4 | 97.3 |" in text
     assert "10 steps of 4 boards" in text
+
+
+def test_the_table_of_horizons_has_intervals(tmp_path):
+    file = tmp_path / "horizons.json"
+    each = [(0, "single", 0.5), (0, "multi", 0.6), (8, "single", 0.7), (8, "multi", 0.8)]
+
+    def rate(value):
+        return dict(rate=value, low=value - 0.1, high=value + 0.1)
+
+    results = [dict(horizon=T, mode=mode, boards=rate(value), cells=rate(value)) for T, mode, value in each]
+    facts = dict(machine={"gpu": "a GPU"}, versions={"torch": "2"}, commit="abc", command="ttcnet sudoku eval")
+    file.write_text(json.dumps(dict(boards=1000, results=results) | facts))
+    text = horizons_table(file)
+    one, many = "50.0 (40.0 to 60.0)", "60.0 (50.0 to 70.0)"
+    assert f"| no plans | {one} | {one} | {many} | {many} |" in text
+    assert "\n| 8 | 70.0 (60.0 to 80.0) |" in text
 
 
 def test_the_sudoku_table_refuses_runs_that_cannot_be_compared(tmp_path):

@@ -101,8 +101,8 @@ def decoding(rows: list[Row]) -> str:
         f"{row['prompt']} tokens of prompt and {row['new']} new ones; a TTC layer in every eighth block. Eager: with a "
         f"dynamic cache, the horizon changing from token to token; median time, and median ratio of neighbours. "
         f"Compiled: static cache, as `generate` compiles it, the time of a text by its tokens. {row['gpu']}; "
-        f"torch {row['version_torch']}, transformers {row['version_transformers']}, commit {commits}, {row['date']}. Command: "
-        f"`ttcnet bench decode --device cuda`.\n"
+        f"torch {row['version_torch']}, transformers {row['version_transformers']}, commit {commits}, {row['date']}. "
+        f"Command: `ttcnet bench decode --device cuda`.\n"
     )
 
 

@@ -16,8 +16,10 @@ from .context import Affine, Context
 from .replay import Replays, as_built, may_replay
 
 # of the layer, and last of its context: what they are called, and what they are built as
-PARTS = (("norm", nn.RMSNorm), ("project", nn.Linear), ("action_norm", nn.RMSNorm), ("out", nn.Linear))
-PARTS += (("context", Context), ("shared", Affine))
+PARTS: tuple[tuple[str, type[nn.Module]], ...] = (
+    ("norm", nn.RMSNorm), ("project", nn.Linear), ("action_norm", nn.RMSNorm), ("out", nn.Linear),
+    ("context", Context), ("shared", Affine),
+)  # fmt: skip
 
 
 class TTCLayer(nn.Module):
@@ -155,13 +157,14 @@ class TTCLayer(nn.Module):
 
         Every token asks: so it looks into the modules' dictionaries, which takes a third of the time of attributes.
         """
-        found, parts = [], self._modules
+        found, parts = list[int](), self._modules
         for name, kind in PARTS:
             part = parts[name]
-            if not as_built(part, kind):
+            if part is None or not as_built(part, kind):
                 return ()
             found += [weight.data_ptr() for weight in part._parameters.values() if weight is not None]
-            parts = part._modules if kind is Context else parts
+            if kind is Context:
+                parts = part._modules
         return tuple(found)
 
     def _answer(self, x: Tensor, problem: ModulatedLQR, horizon: int) -> Tensor:

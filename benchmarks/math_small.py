@@ -40,10 +40,10 @@ SAME = ("model", "data", "lr", "batch", "epochs", "max_length", "warm_up", "weig
 
 
 def math_small_table(name: str, results: Path) -> str:
-    """The table of that name, less "math-small-"; a sentence if there are no runs yet."""
+    """The table of that name, less "math-small-"; a sentence if there are no runs for it yet."""
     task, _, view = name.partition("-")
     runs = _read(results / task)
-    if not runs:
+    if not (_of(runs, "ttc") if view else runs):
         data = " --data data/math" if task == "math" else ""
         command = (
             f"python -m recipes.math_small {task} --base SmolLM2-135M-Instruct{data} --out results/math-small/{task}"
@@ -80,7 +80,8 @@ def _horizons(task: str, runs: list[Result]) -> list[str]:
     head += [f"log-likelihood a token, {title}" for title in SOLVED[task].values()]
     lines = [f"| T | {' | '.join(head)} |", "|--:|" + "--:|" * len(head)]
     for steps in dict.fromkeys(each["horizon"] for run in found for each in run["likelihood"]):
-        cells = [_accuracy(found, benchmark, steps) for benchmark in ANSWERED[task]]
+        asked = [run for run in found if any(each["horizon"] == steps for each in run["accuracy"])]
+        cells = [_accuracy(asked, benchmark, steps) for benchmark in ANSWERED[task]]
         cells += [_likelihood(found, benchmark, steps) for benchmark in SOLVED[task]]
         lines.append(f"| {steps} | {' | '.join(cells)} |")
     return lines

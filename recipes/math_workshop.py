@@ -18,6 +18,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ttcnet import adapter
+from ttcnet.attention import avoid_cudnn
 from ttcnet.bars import Bar
 from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import fail
@@ -42,6 +43,7 @@ class Workshop:
     """The base model and a task, from which runs are made."""
 
     def __init__(self, task: str, base: Path, data: Path | None, device: str, lr: float, epochs: float) -> None:
+        avoid_cudnn()
         self.device, self.lr, self.epochs, self.name = torch.device(device), lr, epochs, base.name
         self.tokenizer: Any = AutoTokenizer.from_pretrained(base)
         self.base: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)

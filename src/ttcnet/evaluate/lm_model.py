@@ -15,6 +15,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 
+from ttcnet.attention import avoid_cudnn
 from ttcnet.errors import fail
 
 from .journal import Journal
@@ -46,6 +47,7 @@ class TTCNetLM(HFLM):  # type: ignore[misc, unused-ignore]
         self.adapter, self.steps = adapter, horizon
         if device == "cuda:0" and not torch.cuda.is_available():
             device = None  # what lm_eval passes where nobody said anything
+        avoid_cudnn()
         super().__init__(pretrained, device=usable(device), **options)
         self.journal: Journal | None = None
         with self.planning():

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from ttcnet.attention import avoid_cudnn
 from ttcnet.errors import fail
 from ttcnet.names import loading
 from ttcnet.train.examples import prompt
@@ -123,6 +124,7 @@ class Local:
 def load(model: str, adapter_folder: Path | None = None, most: int | None = None) -> Local:
     """The model in a folder, or of that name on the Hub, with an adapter if one is given; on a GPU if there is one, in
     bfloat16 there, on that of this process if there are several."""
+    avoid_cudnn()
     on_gpu = torch.cuda.is_available()
     dtype = torch.bfloat16 if on_gpu else torch.float32
     with loading(model):

@@ -20,6 +20,7 @@ from trl.trainer.sft_config import SFTConfig
 
 from ttcnet import adapter
 from ttcnet.adapter import TTCAdapterConfig
+from ttcnet.attention import avoid_cudnn
 from ttcnet.console import tell
 from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import fail
@@ -53,6 +54,7 @@ def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None) -> A
     _check(config)
     out.mkdir(parents=True, exist_ok=True)
     _check_settings(config, out)
+    avoid_cudnn()
     if tokenizer is None:
         with loading(config.model):
             tokenizer = AutoTokenizer.from_pretrained(config.model)

@@ -27,11 +27,12 @@ class Insertion(nn.Module):
 
     def __init__(self, config: TTCAdapterConfig, width: int, count: int, place: int) -> None:
         super().__init__()
-        self.dropout, self.place, self.remembers = config.dropout, place, config.remembers
+        self.plans, self.remembers = config.insert == TTC, config.remembers
+        self.dropout, self.place = config.dropout, place
         options = config.layer_options(width)
         self.layers = nn.ModuleList(
             TTCLayer(**options)
-            if config.insert == TTC
+            if self.plans
             else Inserted(config.insert, options, zero_init=config.zero_init)
             for _ in range(count)
         )
@@ -43,13 +44,14 @@ class Insertion(nn.Module):
         mask: which tokens are real, (batch, length); None if all are.
         past_key_values: the base model's cache, which has the keys of these tokens already.
         """
+        if self.plans:
+            for layer in self.layers:
+                x = layer(x, horizon)
+            return x
         states: list[State | None] = [None] * len(self.layers)
         if self.remembers and past_key_values is not None:
             mixers = [layer.mixer for layer in self.layers if isinstance(layer, Inserted)]
             states = remember(past_key_values, self.place).seen(mixers, x)
         for layer, state in zip(self.layers, states, strict=True):
-            if isinstance(layer, TTCLayer):
-                x = layer(x, horizon)
-            else:
-                x = x + F.dropout(layer(x, mask=mask, state=state), self.dropout, self.training)
+            x = x + F.dropout(layer(x, mask=mask, state=state), self.dropout, self.training)
         return x

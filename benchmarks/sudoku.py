@@ -74,7 +74,7 @@ def _cell(runs: list[dict[str, Any]], mode: str, kind: str) -> str:
 
 def _caption(runs: list[dict[str, Any]]) -> str:
     config, first = runs[0]["config"], runs[0]
-    same = ("steps", "batch", "lr", "dropout", "augmentation", "layers", "width")
+    same = [field for field in config if field not in ("architecture", "seed")]
     for run in runs:
         if any(run["config"][field] != config[field] for field in same):
             raise ValueError(f"{run['run']} must share {', '.join(same)} with {first['run']}. Train it again.")

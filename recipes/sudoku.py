@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +28,7 @@ from torch import nn
 from ttcnet.bars import Bar
 from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import complaints
-from ttcnet.records import cut_log, write_json
+from ttcnet.records import command, cut_log, write_json
 from ttcnet.tasks.sudoku import Boards, read
 from ttcnet.tasks.sudoku.evaluation import MODES, evaluate
 from ttcnet.tasks.sudoku.loading import usable
@@ -149,7 +148,8 @@ def _judge(name: str, trainer: Trainer, boards: Boards, out: Path) -> None:
     model.save_pretrained(folder / "model")
     parameters = sum(parameter.numel() for parameter in model.parameters())
     write_json(folder / "config.json", asdict(trainer.config))
-    facts = {"machine": machine(), "versions": versions(), "commit": commit(), "command": " ".join(sys.argv)}
+    made_by = {"commit": commit(), "command": command("python -m recipes.sudoku")}
+    facts = {"machine": machine(), "versions": versions()} | made_by
     write_json(folder / "metrics.json", {"run": name, "parameters": parameters, "results": results} | facts)
     single, multi = results
     typer.echo(

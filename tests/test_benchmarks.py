@@ -285,7 +285,7 @@ def runs(folder, **changes):
         run = folder / f"ttc-{seed}"
         run.mkdir(parents=True)
         config = dict(
-            architecture="ttc", steps=10, batch=4, lr=1.0, dropout=0.0, augmentation="none", layers=2, width=8
+            architecture="ttc", steps=10, batch=4, lr=1.0, dropout=0.0, augmentation="none", layers=2, width=8, ema=0.9
         )
         (run / "config.json").write_text(json.dumps(config | (changes if seed else {})))
         score = dict(rate=rate, low=rate - 0.1, high=rate + 0.1, right=1, total=1000)
@@ -321,9 +321,10 @@ def test_the_table_of_horizons_has_intervals(tmp_path):
 
 
 def test_the_sudoku_table_refuses_runs_that_cannot_be_compared(tmp_path):
-    runs(tmp_path, steps=20)
-    with pytest.raises(ValueError, match="ttc-1 must share steps"):
-        sudoku_table(tmp_path)
+    for field in ("steps", "ema"):
+        runs(tmp_path / field, **{field: 0.5})
+        with pytest.raises(ValueError, match="ttc-1 must share steps, batch, .*, ema with ttc-0"):
+            sudoku_table(tmp_path / field)
     with pytest.raises(ValueError, match="must hold runs; it has none"):
         sudoku_table(tmp_path / "nowhere")
 

@@ -115,10 +115,10 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
-def command() -> str:
+def command(program: str = "ttcnet") -> str:
     """The command that made something, without the folders of one machine alone."""
     words = (Path(word).name if os.path.isabs(word) else word for word in sys.argv[1:])
-    return shlex.join(["ttcnet", *words])
+    return f"{program} {shlex.join(words)}"
 
 
 def cut_log(log: Path, step: int) -> None:

@@ -1,7 +1,6 @@
 """A model at work: moves, verdicts, values of plans, the page and the commands around them."""
 
 import json
-import shutil
 import socket
 import struct
 import subprocess
@@ -26,8 +25,9 @@ from ttcnet.tasks.sudoku.session import Move, moves, plan_values
 from ttcnet.tasks.sudoku.settings import TrainConfig
 from ttcnet.tasks.sudoku.solver import verdict
 
+from .browser import BROWSER, browser
+
 PUZZLE = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,8 @@ def test_the_server_answers(address):
     assert "<title>Sudoku by planning</title>" in get(address, "/")
     found = json.loads(get(address, f"/solve?puzzle={PUZZLE}&horizon=2"))
     assert len(found["moves"]) == 51
-    assert len(found["values"][0]) == 32
+    assert found["horizons"][-1] == 32
+    assert len(found["values"][0]) == len(found["horizons"])
     for path in ("/solve?puzzle=123", f"/solve?puzzle={PUZZLE}&horizon=99", f"/solve?puzzle={PUZZLE}&horizon=x"):
         with pytest.raises(urllib.error.HTTPError) as error:
             get(address, path)
@@ -157,6 +158,52 @@ def test_in_a_browser(address, tmp_path):
     assert page.count('class="filled') + page.count('class="wrong') == 51
     assert "<polyline" in page
     assert "contradict" in page
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+def test_a_person_at_the_page(model, address, tmp_path, monkeypatch):
+    """Types a puzzle, watches, drags the horizon, makes a mistake, pastes a puzzle."""
+    asked = []
+    answer = ttcnet.tasks.sudoku.server.answer
+
+    def noted(model, question):
+        asked.append((question["puzzle"][0], question["horizon"][0]))
+        return answer(model, question)
+
+    monkeypatch.setattr(ttcnet.tasks.sudoku.server, "answer", noted)
+    with browser(tmp_path) as page:
+        page.open(address)
+        page.wait("document.readyState == 'complete' && document.querySelectorAll('#board input').length == 81")
+        page.click("#empty")
+        page.click("#board input")
+        page.type("5")
+        page.press("ArrowRight", 39)
+        page.type("x3")  # what is no digit is not taken
+        page.click("#solve")
+        page.wait("document.querySelectorAll('#board .filled, #board .wrong').length > 20")
+        page.wait("/contradict/.test(message.textContent)")
+        assert asked == [("53" + "0" * 79, "4")]
+        assert page.value("cells.every(cell => /^[1-9]$/.test(cell.value))")
+        assert "more than one solution" in page.value("message.textContent")
+        lines = "document.querySelectorAll('#values polyline').length"
+        mark = "document.querySelector('#values line').getAttribute('x1')"
+        before = page.value(mark)
+        assert page.value(lines) == 1  # of one TTC layer
+        page.value("horizon.focus()")
+        page.press("ArrowRight", 39)
+        page.wait(f"steps.value == 5 && {mark} != {before}")
+        page.wait("/contradict/.test(message.textContent)")
+        assert asked[1:] == [("53" + "0" * 79, "5")]
+        page.click("#board input:nth-child(3)")
+        page.type("5")
+        page.click("#solve")
+        page.wait("/no solution: the digits at row 1, column 1; row 1, column 3/.test(message.textContent)")
+        page.click("#board input")
+        page.type(PUZZLE[:80])
+        assert "81 digits, and 0 . _ or * for blanks; this has 80" in page.value("message.textContent")
+        page.type(" ".join(PUZZLE.replace("0", ".")))
+        assert page.value("cells.map(cell => cell.value || '0').join('')") == PUZZLE
 
 
 def test_commands(model, tmp_path):

@@ -164,15 +164,13 @@ def probe_command(
 
 def _write(out: Path, model: Path | None, found: dict[str, Any]) -> None:
     """Results, with what made them."""
-    import sys
-
     from ttcnet.environment import commit, machine, versions
-    from ttcnet.records import write_json
+    from ttcnet.records import command, write_json
 
     out.parent.mkdir(parents=True, exist_ok=True)
     which = {"model": "shipped" if model is None else str(model)}
     facts = {"machine": machine(), "versions": versions(), "commit": commit()}
-    write_json(out, which | found | facts | {"command": "ttcnet " + " ".join(sys.argv[1:])})
+    write_json(out, which | found | facts | {"command": command()})
 
 
 def _board(folder: Path | None) -> Any:

@@ -46,7 +46,7 @@ class Feed:
         size = STEPS_AT_ONCE * self.batch
         index = self._order(chunk * size, size)
         puzzles, solutions = self.puzzles[index], self.solutions[index]
-        generator = torch.Generator(self.device).manual_seed(_mixed(self.seed, chunk, 1))
+        generator = torch.Generator(self.device).manual_seed(mixed(self.seed, chunk, 1))
         if self.augmentation != "none":
             others = self.augmentation.startswith("all")
             moves = dict.fromkeys(("rows", "bands", "columns", "stacks", "transpose"), others)
@@ -63,12 +63,13 @@ class Feed:
         parts = []
         while count:
             pass_number, start = divmod(first, total)
-            generator = torch.Generator().manual_seed(_mixed(self.seed, pass_number, 0))
+            generator = torch.Generator().manual_seed(mixed(self.seed, pass_number, 0))
             part = torch.randperm(total, generator=generator)[start : start + count]
             parts.append(part)
             first, count = first + len(part), count - len(part)
         return torch.cat(parts).to(self.device)
 
 
-def _mixed(seed: int, number: int, purpose: int) -> int:
+def mixed(seed: int, number: int, purpose: int) -> int:
+    """A seed for one of many draws."""
     return (seed * 1_000_003 + number) * 2 + purpose

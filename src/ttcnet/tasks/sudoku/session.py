@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,7 @@ def moves(model: TTCNetForCellClassification, puzzle: Board, horizon: int | None
 
 @one_thread()
 @torch.inference_mode()
-def plan_values(model: TTCNetForCellClassification, puzzle: Board, horizons: range) -> NDArray[np.float64]:
+def plan_values(model: TTCNetForCellClassification, puzzle: Board, horizons: Sequence[int]) -> NDArray[np.float64]:
     """What the plans of the TTC layers are worth at each horizon, (layers, horizons): minus their cost, the mean over
     the blank cells and the heads."""
     blank = torch.from_numpy(puzzle == 0)

@@ -19,7 +19,7 @@ from ttcnet.train import checkpoint
 from ttcnet.train.schedule import warm_up_and_cosine
 
 from .data import Boards
-from .feed import Feed
+from .feed import Feed, mixed
 from .settings import TrainConfig
 
 UNDECAYED = ("norm", "bias", "A_log", "ridge", "embed", ".D")
@@ -59,7 +59,7 @@ class Trainer:
         self.puzzles, self.labels = (x.clone() for x in self.feed.at(0))
         self.sums = torch.zeros(3, device=self.device)  # of loss, right cells, masked cells
         self.parallel: nn.Module = DistributedDataParallel(self.model) if self.world > 1 else self.model
-        torch.manual_seed(config.seed + 1_000_003 * self.rank)  # of dropout
+        torch.manual_seed(config.seed)  # of dropout
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stream = torch.cuda.Stream() if on_gpu else None
 
@@ -71,6 +71,8 @@ class Trainer:
         if self._stream is None:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
+            if self.world > 1:  # dropout of each process' own: the checkpoint has that of the first alone
+                torch.manual_seed(mixed(config.seed, self.step * self.world + self.rank, 0))
             share = slice(self.rank, None, self.world)
             self._compute(puzzles[share], labels[share], labels)
         else:

@@ -76,7 +76,9 @@ def demo(
         puzzles = [generate(1, givens=(n, n), seed=seed + k) for k, n in enumerate(givens or (34, 30, 26))]
         net = load(model, device)
         from . import demo
+        from .session import moves
 
+        next(moves(net, puzzles[0].puzzles[0]))  # what is compiled is compiled before a puzzle is timed
         console = Console()
         games = []
         for each in puzzles:

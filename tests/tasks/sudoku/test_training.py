@@ -235,22 +235,53 @@ def test_bad_feeds(boards):
         Feed(boards, 41, 0, "none", "cpu")
 
 
+TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]  # as `accelerate launch` starts them
+DYING = """
+import os
+from ttcnet.cli import app
+from ttcnet.tasks.sudoku.trainer import Trainer
+advance = Trainer.advance
+Trainer.advance = lambda trainer: os._exit(9) if trainer.step == 6 else advance(trainer)
+app()
+"""
+
+
+def launched(start, out, *options):
+    """Whether `ttcnet sudoku train`, or what stands for it, got to the end."""
+    options = ["--steps", "8", "--layers", "2", "--width", "32", "--heads", "2", "--batch", "4", "--lr", "1e-3", *options]
+    options += ["--data", str(out.parent / "boards.csv"), "--device", "cpu", "--augmentation", "relabel+reveal"]
+    command = [sys.executable, *start, "sudoku", "train", *options, "--out", str(out)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, timeout=90).returncode == 0
+
+
+def ended_at(out):
+    return weights(TTCNetForCellClassification.from_pretrained(out / "model"))
+
+
 @pytest.mark.slow
 def test_two_processes_train_as_one(boards, tmp_path):
-    """Started as `accelerate launch` and torchrun start them."""
     boards.write(tmp_path / "boards.csv")
-    options = ["--steps", "8", "--layers", "2", "--width", "32", "--heads", "2", "--batch", "4", "--lr", "1e-3"]
-    options += ["--data", str(tmp_path / "boards.csv"), "--device", "cpu", "--augmentation", "relabel+reveal"]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    weights_of = []
-    for name, start in (("one", [sys.executable]), ("two", launch)):
-        command = [*start, "-m", "ttcnet.cli", "sudoku", "train", *options, "--out", str(tmp_path / name)]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90)
-        assert done.returncode == 0, done.stderr[-2000:]
-        weights_of.append(weights(TTCNetForCellClassification.from_pretrained(tmp_path / name / "model")))
-    for name, value in weights_of[0].items():
-        assert torch.allclose(value, weights_of[1][name], atol=1e-5), name
+    assert launched(["-m", "ttcnet.cli"], tmp_path / "one")
+    assert launched([*TWO, "-m", "ttcnet.cli"], tmp_path / "two")
+    two = ended_at(tmp_path / "two")
+    for name, value in ended_at(tmp_path / "one").items():
+        assert torch.allclose(value, two[name], atol=1e-5), name
+
+
+@pytest.mark.slow
+def test_two_processes_that_were_killed_end_at_the_same_weights(boards, tmp_path):
+    """With dropout, for which each has random numbers of its own."""
+    boards.write(tmp_path / "boards.csv")
+    (tmp_path / "dying.py").write_text(DYING)
+    options = ["--dropout", "0.2", "--save-every", "4"]
+    assert launched([*TWO, "-m", "ttcnet.cli"], tmp_path / "whole", *options)
+    assert not launched([*TWO, str(tmp_path / "dying.py")], tmp_path / "killed", *options)
+    assert checkpoint.load(tmp_path / "killed" / "checkpoint.safetensors")[1]["step"] == 4
+    assert launched([*TWO, "-m", "ttcnet.cli"], tmp_path / "killed", *options)
+    again = ended_at(tmp_path / "killed")
+    for name, value in ended_at(tmp_path / "whole").items():
+        assert torch.equal(value, again[name]), name
 
 
 @pytest.mark.gpu

@@ -323,7 +323,7 @@ def test_the_table_of_horizons_has_intervals(tmp_path):
 def test_the_sudoku_table_refuses_runs_that_cannot_be_compared(tmp_path):
     for field in ("steps", "ema"):
         runs(tmp_path / field, **{field: 0.5})
-        with pytest.raises(ValueError, match="ttc-1 must share steps, batch, .*, ema with ttc-0"):
+        with pytest.raises(ValueError, match=r"ttc-1 must share steps, batch, .*, ema with ttc-0"):
             sudoku_table(tmp_path / field)
     with pytest.raises(ValueError, match="must hold runs; it has none"):
         sudoku_table(tmp_path / "nowhere")

@@ -28,7 +28,8 @@ def small(monkeypatch, tmp_path):
     return start
 
 
-def test_every_run_of_the_table_is_trained_and_judged(small):
+def test_every_run_of_the_table_is_trained_and_judged(small, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/here/recipes/sudoku.py", "augmented", "--train", "/data/boards.csv"])
     out = small("augmented", "table", steps=2)
     assert sorted(path.name for path in out.iterdir()) == [
         "gdn-0", "mamba-0", "mamba2-0", "samba-0", "transformer-0", "transformer-1", "transformer-2",
@@ -38,6 +39,7 @@ def test_every_run_of_the_table_is_trained_and_judged(small):
         config, metrics = (json.loads((folder / f"{name}.json").read_text()) for name in ("config", "metrics"))
         assert f"{config['architecture']}-{config['seed']}" == folder.name
         assert [result["mode"] for result in metrics["results"]] == ["single", "multi"]
+        assert metrics["command"] == "python -m recipes.sudoku augmented --train boards.csv"
         assert (folder / "model" / "model.safetensors").exists()
 
 

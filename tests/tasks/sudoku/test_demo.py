@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from ttcnet.cli import app
 from ttcnet.tasks import sudoku
-from ttcnet.tasks.sudoku import demo, generate
+from ttcnet.tasks.sudoku import demo, generate, watching
 from ttcnet.tasks.sudoku.evaluation import evaluate
 from ttcnet.tasks.sudoku.session import Move
 from ttcnet.tasks.sudoku.shipped import FOLDER
@@ -82,3 +82,17 @@ def test_the_demo_command(tmp_path):
     assert "11 filled: 11 right, 0 wrong" in done.output
     assert "3 boards in a single pass" in done.output
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_compiled_is_compiled_before_a_puzzle_is_timed(model, tmp_path, monkeypatch):
+    read = []
+    model.register_forward_hook(lambda *_: read.append(1))
+    monkeypatch.setattr(watching, "load", lambda *_: model)
+
+    def watch(*_):
+        assert read
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "watch", watch)
+    done = CliRunner().invoke(app, ["sudoku", "demo", "--givens", "72", "--picture", str(tmp_path / "x.png")])
+    assert done.exit_code == 130, done.output

@@ -248,9 +248,9 @@ app()
 
 def launched(start, out, *options):
     """Whether `ttcnet sudoku train`, or what stands for it, got to the end."""
-    options = ["--steps", "8", "--layers", "2", "--width", "32", "--heads", "2", "--batch", "4", "--lr", "1e-3", *options]
-    options += ["--data", str(out.parent / "boards.csv"), "--device", "cpu", "--augmentation", "relabel+reveal"]
-    command = [sys.executable, *start, "sudoku", "train", *options, "--out", str(out)]
+    sizes = ["--steps", "8", "--layers", "2", "--width", "32", "--heads", "2", "--batch", "4", "--lr", "1e-3"]
+    data = ["--data", str(out.parent / "boards.csv"), "--device", "cpu", "--augmentation", "relabel+reveal"]
+    command = [sys.executable, *start, "sudoku", "train", *sizes, *data, *options, "--out", str(out)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.run(command, env=environment, capture_output=True, timeout=90).returncode == 0
 

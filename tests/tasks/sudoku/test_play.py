@@ -190,6 +190,7 @@ def test_a_person_at_the_page(model, address, tmp_path, monkeypatch):
         mark = "document.querySelector('#values line').getAttribute('x1')"
         before = page.value(mark)
         assert page.value(lines) == 1  # of one TTC layer
+        assert "layer 1" in page.value("document.getElementById('values').textContent")
         page.value("horizon.focus()")
         page.press("ArrowRight", 39)
         page.wait(f"steps.value == 5 && {mark} != {before}")

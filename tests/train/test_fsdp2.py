@@ -1,7 +1,7 @@
 """ttcnet sft with recipes/fsdp2.yaml, as accelerate and Trainer carry it out, by two processes.
 
-On the CPU accelerate takes DDP for FSDP without a word. Two patches have it do what it does on GPUs: it is told that this
-is FSDP, and torch is told which devices there are.
+On the CPU accelerate takes DDP for FSDP without a word. Two patches have it do what it does on GPUs: it is told that
+this is FSDP, and torch is told which devices there are.
 """
 
 import json

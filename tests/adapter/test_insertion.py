@@ -292,6 +292,21 @@ def test_a_decoder_layer_is_never_split_over_devices():
         assert type(model.model.layers[0]).__name__ in model._no_split_modules
 
 
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_accelerate_finds_the_layers_that_fsdp2_is_to_wrap(family, every):
+    from accelerate import FullyShardedDataParallelPlugin
+    from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
+
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy="transformer_based_wrap")
+    model = adapter.insert(base(family), config(every=every))
+    names = base(family)._no_split_modules
+    for changed in (model, adapter.remove(copy.deepcopy(model))):
+        wrapped = fsdp2_prepare_auto_wrap_policy(plugin, changed)
+        assert [module for module in changed.modules() if wrapped(module)] == list(changed.model.layers)
+    assert set(adapter.remove(model)._no_split_modules) == set(names)
+
+
 @pytest.mark.parametrize("family", SUPPORTED, ids=lambda family: family.name)
 def test_the_table_fits_the_library(family):
     shape = family.config(hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4)

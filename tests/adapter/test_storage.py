@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 import ttcnet.adapter as adapter
@@ -103,6 +103,29 @@ def test_the_whole_model(family, tmp_path):
     with torch.no_grad():
         assert torch.equal(headless(tokens()).last_hidden_state, model.model(tokens()).last_hidden_state)
     assert torch.equal(logits(adapter.remove(loaded)), logits(base(family)))
+
+
+def test_a_whole_model_has_all_weights_or_none_that_are_inserted(tmp_path):
+    """What is missing would be made up; a base's weights alone are where insertion starts."""
+    model = awake()
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    gate = "model.layers.3.inserted.layers.0.out.weight"
+    for change, message in (
+        (lambda kept: kept.pop(gate), rf"missing \['{gate}'\], extra \[\]"),
+        (lambda kept: kept.pop("model.norm.weight"), r"missing \['model.norm.weight'\], extra \[\]"),
+        (lambda kept: kept.update({f"{gate}_2": kept[gate].clone()}), rf"missing \[\], extra \['{gate}_2'\]"),
+    ):
+        kept = dict(weights)
+        change(kept)
+        save_file(kept, tmp_path / "model.safetensors", {"format": "pt"})
+        with pytest.raises(ValueError, match="must have all weights and no others; got " + message):
+            AutoModelForCausalLM.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=rf"missing \[\], extra \['{gate}_2'\]"):
+        AutoModel.from_pretrained(tmp_path)
+    base().save_pretrained(tmp_path / "base")
+    fresh = type(model).from_pretrained(tmp_path / "base", config=model.config)
+    assert torch.equal(logits(fresh), logits(base()))
 
 
 def test_a_whole_model_with_another_horizon_dtype_or_kind(tmp_path):

@@ -73,6 +73,11 @@ def test_examples_are_made_once(make, monkeypatch, tmp_path):
     with (tmp_path / "data.jsonl").open("a") as file:
         file.write('{"problem": "1", "solution": "1"}\n')
     assert len(kept.examples_of(make(), tokenizer(), tmp_path / "examples").kept) == 41
+    with (tmp_path / "data.jsonl").open("a") as file:
+        file.write('{"problem": "1"}\n')
+    with pytest.raises(ValueError, match=r"data.jsonl line 42: no answer"):
+        kept.examples_of(make(), tokenizer(), tmp_path / "examples")
+    assert sorted(path.name for path in (tmp_path / "examples").iterdir()) == ["examples.arrow", "examples.json"]
 
 
 @pytest.mark.parametrize(
@@ -139,6 +144,13 @@ def test_the_recipes_of_the_papers_table(path):
         config = adapter.TTCAdapterConfig.from_dict(found.adapter)
         assert (config.insert, config.every, config.heads, config.rank) == (row, 8, 16, 16)
         assert config.places(32) == {7: 1, 15: 1, 23: 1, 31: 1}
+
+
+def test_every_row_of_the_papers_table_has_a_recipe():
+    rows = ("attention", "full", "gdn", "mamba", "mesanet", "mlp", "retnet", "ttc")
+    assert sorted(path.stem for path in RECIPES) == [
+        f"{of}-{row}" for of in ("llama3-8b", "qwen2.5-math-7b") for row in rows
+    ]
 
 
 def test_the_command(tmp_path):

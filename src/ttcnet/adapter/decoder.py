@@ -19,6 +19,8 @@ from .config import FORGETFUL, TTCAdapterConfig
 from .insertion import Insertion
 from .surgery import plant, prepare
 
+PLACE = ".inserted."  # in the names of weights
+
 
 class Norms(NamedTuple):
     """The norms of a decoder layer around the place of insertion, by name; all families call the first
@@ -60,6 +62,19 @@ class WithInsertions(Conventions):
         refuse_paging(config)
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
         plant(self, prepare(self, config.adapter), self.ours)
+
+    @classmethod
+    def from_pretrained(cls, name: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
+        """As in transformers, which makes up weights that are missing; here that is an error, unless the files are a
+        base model's, and all that is inserted is new."""
+        model, report = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)  # type: ignore[misc]
+        inserted = {key for key in model.state_dict() if PLACE in key}
+        missing = [] if inserted <= report["missing_keys"] else sorted(report["missing_keys"])
+        extra = sorted(key for key in report["unexpected_keys"] if PLACE in key)
+        if missing or extra:
+            value = f"missing {missing}, extra {extra}"
+            fail(str(name), "must have all weights and no others", value, "Fetch or save it again.")
+        return (model, report) if output_loading_info else model
 
     def card(self) -> str:
         return whole_card(self)

@@ -33,9 +33,13 @@ def plant(model: Any, insertions: Mapping[int, Insertion], classes: Mapping[type
     for index, insertion in insertions.items():
         layers[index].inserted = insertion
         change_class(layers[index], classes)
+    held = {type(layer).__name__ for layer in layers}
+    absent = {
+        kind.__name__ for pair in classes.items() for kind in pair
+    } - held  # accelerate looks for all it is told of
     for part in {model, model.base_model}:
         change_class(part, classes)
-        part._no_split_modules = {*part._no_split_modules, *type(part)._no_split_modules}
+        part._no_split_modules = {*part._no_split_modules, *type(part)._no_split_modules} - absent
 
 
 def uproot(model: Any, classes: Mapping[type, type]) -> None:
@@ -46,8 +50,9 @@ def uproot(model: Any, classes: Mapping[type, type]) -> None:
             layer.__dict__.pop("enabled", None)
             change_class(layer, classes)
     for part in {model, model.base_model}:
-        part._no_split_modules = part._no_split_modules - {kind.__name__ for kind in classes}
         change_class(part, classes)
+        ours = {kind.__name__ for kind in classes}
+        part._no_split_modules = {*part._no_split_modules, *(type(part)._no_split_modules or ())} - ours
 
 
 def change_class(part: nn.Module, classes: Mapping[type, type]) -> None:

@@ -68,13 +68,15 @@ def examples_of(config: FineTuning, tokenizer: Any, folder: Path, begun: bool = 
         origin |= {"bytes": file.stat().st_size, "changed": file.stat().st_mtime_ns}
     if is_first_process() and _counts(folder, origin) is None:
         unfinished = folder / f"{DATA}.tmp"
-        made, digest = _make(config, tokenizer, unfinished)
-        if begun and _facts(folder).get("digest", digest) != digest:
-            unfinished.unlink()
-            remedy = "Restore the data, or choose another folder."
-            fail("data", f"must be that of the run in {folder.parent}", f"other rows in {config.data}", remedy)
-        (folder / FACTS).unlink(missing_ok=True)
-        os.replace(unfinished, folder / DATA)
+        try:
+            made, digest = _make(config, tokenizer, unfinished)
+            if begun and _facts(folder).get("digest", digest) != digest:
+                remedy = "Restore the data, or choose another folder."
+                fail("data", f"must be that of the run in {folder.parent}", f"other rows in {config.data}", remedy)
+            (folder / FACTS).unlink(missing_ok=True)
+            os.replace(unfinished, folder / DATA)
+        finally:
+            unfinished.unlink(missing_ok=True)
         write_json(folder / FACTS, {"counts": made, "origin": origin, "digest": digest})
     while (counts := _counts(folder, origin)) is None:
         time.sleep(1)

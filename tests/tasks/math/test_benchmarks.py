@@ -46,7 +46,18 @@ def test_the_hub_is_asked_with_a_configuration_where_there_is_one(monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: asked.append((args, kwargs)) or [row])
     assert problems(benchmark("gsm8k")) == [Problem(1, "q", "7")]
     assert problems(benchmark("aime24")) == [Problem(1, "q", "7")]
-    assert asked == [(("openai/gsm8k", "main"), {"split": "test"}), (("HuggingFaceH4/aime_2024",), {"split": "train"})]
+    assert asked == [
+        (("openai/gsm8k",), {"split": "test", "name": "main"}),
+        (("HuggingFaceH4/aime_2024",), {"split": "train"}),
+    ]
+
+    def unreachable(*_, **__):
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    for name in ("gsm8k", "math500"):
+        with pytest.raises(ValueError, match=r"data must be a dataset that can be read; got .*: no network"):
+            problems(benchmark(name))
 
 
 @pytest.mark.parametrize("answer", [None, "", "  ", True, ["5"], "reasoning ####"])

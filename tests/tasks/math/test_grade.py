@@ -16,6 +16,10 @@ SAME = [
     (r"\frac{3}{4}", r"\boxed{75\%}"),
     (r"75\%", r"\boxed{\frac{3}{4}}"),
     ("75", r"\boxed{75\%}"),
+    ("12.5", r"\boxed{12.5\%}"),
+    ("12.5", r"#### 12.50 %"),
+    (r"62.5\%", r"\boxed{62.5}"),
+    (r"62.5\%", r"\boxed{\frac{5}{8}}"),
     ("0.1", "#### 10%"),
     # fractions, decimals, mixed numbers
     (r"\frac{1}{2}", r"\boxed{\frac12}"),
@@ -83,6 +87,8 @@ SAME = [
 ]
 DIFFERENT = [
     ("3/4", r"\boxed{75}"),
+    ("12.5", r"\boxed{13.5\%}"),
+    (r"62.5\%", r"\boxed{6.25}"),
     ("75", r"\boxed{0.75}"),
     (r"\frac{1}{3}", r"\boxed{0.333}"),
     (r"\pi", r"\boxed{3.14}"),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ttcnet.errors import fail
-from ttcnet.extras import require
-from ttcnet.records import Row, rows
+from ttcnet.records import rows
 
 SHOWN = 5  # faults that a message names
 PUZZLE = ("numbers", "target")
@@ -84,7 +83,8 @@ def benchmark(name: str, data: Path | None = None) -> Benchmark:
 def problems(source: Benchmark, limit: int | None = None) -> list[Problem]:
     """All of them, or the first `limit`. Rows without a problem or an answer are an error that names file and line."""
     found, faults = list[Problem](), list[str]()
-    for row in _rows(source):
+    subset = {} if source.config is None else {"name": source.config}
+    for row in rows(source.source, source.split, **subset):
         text = next((row.content[key] for key in ("problem", "question") if row.content.get(key)), None)
         answer = _answer(row.content.get("answer"))
         if not isinstance(text, str) or not text.strip():
@@ -107,14 +107,6 @@ def digest(found: Iterable[Problem]) -> str:
     """A number for problems and answers, by which other data is noticed."""
     text = json.dumps([(each.text, each.answer, *([each.puzzle] if each.puzzle else [])) for each in found])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _rows(source: Benchmark) -> Iterator[Row]:
-    if source.config is None:
-        return rows(source.source, source.split)
-    datasets = require("datasets", "eval", "Reading from the Hub")
-    table = datasets.load_dataset(source.source, source.config, split=source.split)
-    return (Row(f"{source.source} row {number}", content) for number, content in enumerate(table, 1))
 
 
 def _answer(value: Any) -> str | None:

@@ -21,6 +21,7 @@ from .stated import BOX, HASHES, stated
 
 ANTLR = "4.13.2"  # 4.11 and 4.9 read 75% differently
 INTEGER = re.compile(r"-?\d{1,100}", re.ASCII)
+PERCENT = re.compile(r"^(-?\d+\.\d+)\s*\\?%$", re.ASCII)
 MEMORY = 4 << 30
 
 
@@ -35,6 +36,9 @@ def judge(gold: str, text: str) -> tuple[bool, str | None]:
         return content == gold or int(content) == int(gold), content
     read = _parse(place)
     right = bool(read) and _math_verify().verify(_gold(gold), read, timeout_seconds=None)
+    bare, other = PERCENT.sub(r"\1", content), PERCENT.sub(r"\1", gold)
+    if read and not right and (bare, other) != (content, gold):  # it takes 20 for 20 %, and not 12.5 for 12.5 %
+        right = _math_verify().verify(_gold(other), _parse(f"\\boxed{{{bare}}}"), timeout_seconds=None)
     parsed = [each for each in read if not isinstance(each, str)]
     written = next((each for each in read if isinstance(each, str)), None)
     return right, (written or str(parsed[0])) if parsed or right else None

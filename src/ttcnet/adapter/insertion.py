@@ -31,9 +31,7 @@ class Insertion(nn.Module):
         self.dropout, self.place = config.dropout, place
         options = config.layer_options(width)
         self.layers = nn.ModuleList(
-            TTCLayer(**options)
-            if self.plans
-            else Inserted(config.insert, options, zero_init=config.zero_init)
+            TTCLayer(**options) if self.plans else Inserted(config.insert, options, zero_init=config.zero_init)
             for _ in range(count)
         )
 

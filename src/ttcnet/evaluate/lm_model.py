@@ -17,9 +17,10 @@ from torch import Tensor
 
 from ttcnet.attention import avoid_cudnn
 from ttcnet.errors import fail
+from ttcnet.options import usable
 
 from .journal import Journal
-from .models import horizon, horizon_of, usable, with_adapter
+from .models import horizon, horizon_of, with_adapter
 
 
 @register_model("ttcnet")

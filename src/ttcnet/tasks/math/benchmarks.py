@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ttcnet.errors import fail
-from ttcnet.extras import require
 from ttcnet.records import Row, rows
 
 SHOWN = 5  # faults that a message names
@@ -110,11 +109,9 @@ def digest(found: Iterable[Problem]) -> str:
 
 
 def _rows(source: Benchmark) -> Iterator[Row]:
-    if source.config is None:
-        return rows(source.source, source.split)
-    datasets = require("datasets", "eval", "Reading from the Hub")
-    table = datasets.load_dataset(source.source, source.config, split=source.split)
-    return (Row(f"{source.source} row {number}", content) for number, content in enumerate(table, 1))
+    options = {} if source.config is None else {"name": source.config}
+    remedy = f"Check the network; or pass --data FOLDER with {' or '.join(source.files)} in it."
+    return rows(source.source, source.split, remedy, **options)
 
 
 def _answer(value: Any) -> str | None:

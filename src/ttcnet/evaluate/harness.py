@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
@@ -12,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lm_eval import simple_evaluate
+from lm_eval import evaluator, simple_evaluate
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable, make_table
 
@@ -31,6 +32,10 @@ from .store import write_lines
 OURS, SETTINGS = Path(__file__).parent / "lm_tasks", "settings.json"
 ALLOWED = "HF_ALLOW_CODE_EVAL"  # what the package evaluate asks for before it runs code
 SEED = 1234  # lm_eval's own
+SETTLED = {  # what lm_eval's loggers say, for every task, of what this command was told
+    "lm_eval.evaluator": ("generation_kwargs: ", "Overwriting default num_fewshot of "),
+    "lm_eval.api.task": ("Custom kwargs can be passed to `--metadata`",),
+}
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ def evaluate(settings: Harness, out: Path, *, batch: int = 8, device: str | None
             fail(field, "must be 1 or more", value, "Pass a whole number.")
     if not settings.tasks:
         fail("tasks", "must name one at least", "none", "Name some, with commas between.")
-    with _running_code(run_code):
+    with _running_code(run_code), _quietly():
         tell(f"Reading the tasks {', '.join(settings.tasks)} ...")
         tasks = _tasks(settings, run_code)
         tell(f"Loading {settings.model} ...")
@@ -70,7 +75,7 @@ def evaluate(settings: Harness, out: Path, *, batch: int = 8, device: str | None
         journal = Journal(out, model.rank)
         model.keep(journal)
         results = simple_evaluate(
-            model,
+            model=model,
             tasks=tasks,
             task_manager=TaskManager(include_defaults=False),
             num_fewshot=settings.shots,
@@ -126,6 +131,26 @@ def _running_code(allowed: bool) -> Iterator[None]:
     finally:
         del os.environ[ALLOWED]
         os.environ.update({} if before is None else {ALLOWED: before})
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what lm_eval says of SETTLED, and with our commit, since it looks for one where the user stands, which
+    git may call fatal. All else that it says is heard."""
+    heard = {name: _hearing(texts) for name, texts in SETTLED.items()}
+    asks, evaluator.get_git_commit_hash = evaluator.get_git_commit_hash, commit
+    for name, news in heard.items():
+        logging.getLogger(name).addFilter(news)
+    try:
+        yield
+    finally:
+        evaluator.get_git_commit_hash = asks
+        for name, news in heard.items():
+            logging.getLogger(name).removeFilter(news)
+
+
+def _hearing(settled: tuple[str, ...]) -> Callable[[logging.LogRecord], bool]:
+    return lambda record: not any(text in record.getMessage() for text in settled)
 
 
 def _check_settings(settings: Harness, model: TTCNetLM, out: Path) -> None:

@@ -49,6 +49,7 @@ class TTCNetLM(HFLM):  # type: ignore[misc, unused-ignore]
         if device == "cuda:0" and not torch.cuda.is_available():
             device = None  # what lm_eval passes where nobody said anything
         avoid_cudnn()
+        options.setdefault("backend", "causal")  # else lm_eval wonders at kinds of models that it does not list
         super().__init__(pretrained, device=usable(device), **options)
         self.journal: Journal | None = None
         with self.planning():

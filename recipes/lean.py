@@ -1,7 +1,7 @@
 """The training step of `ttcnet sft` without TRL around it, for many short runs on one GPU: the same loss, clipping,
 optimizer, schedule and horizons; a test holds the two together.
 
-A step's rows are sorted by length and cut into a few micro-batches, padded at the end. That costs about a sixth more
+A step's rows are sorted by length and cut into a few micro-batches, padded at the end. That costs about a quarter more
 tokens; packing would cost none, but mixers that carry a memory from token to token cannot have it, and all runs of a
 table are to be trained alike. Padding behind the last token changes nothing before it, so that no mask is needed.
 On a GPU the decoder layers without insertions are compiled, once for all shapes and for all runs of a process.
@@ -30,7 +30,7 @@ from ttcnet.train.settings import FineTuning
 
 CAUSAL = "causal_without_mask"  # transformers makes no mask for attention that it does not know
 AttentionInterface.register(CAUSAL, sdpa_attention_forward)
-LAUNCH = 4096  # what a micro-batch costs beyond its tokens, in tokens: some 10 ms of the host
+LAUNCH = 2048  # what a micro-batch costs beyond its tokens, in tokens
 News = Callable[[dict[str, float]], None]
 
 

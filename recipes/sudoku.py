@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
 SETTINGS = {
     "strict": TrainConfig(augmentation="none", dropout=0.15, batch=64),
     "augmented": TrainConfig(augmentation="relabel+reveal", batch=64),
-    "best": TrainConfig(augmentation="all+reveal", batch=64),
+    "best": TrainConfig(augmentation="all+reveal", batch=256),
 }
 MORE_SEEDS = ("ttc", "transformer")  # three of these
 EVERY, SAVE_EVERY = 200, 10_000  # steps between lines of the logs, and between checkpoints

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
@@ -32,10 +32,10 @@ from .store import write_lines
 OURS, SETTINGS = Path(__file__).parent / "lm_tasks", "settings.json"
 ALLOWED = "HF_ALLOW_CODE_EVAL"  # what the package evaluate asks for before it runs code
 SEED = 1234  # lm_eval's own
-SETTLED = {  # what lm_eval's loggers say, for every task, of what this command was told
-    "lm_eval.evaluator": ("generation_kwargs: ", "Overwriting default num_fewshot of "),
-    "lm_eval.api.task": ("Custom kwargs can be passed to `--metadata`",),
-}
+LOGGERS = ("lm_eval.evaluator", "lm_eval.api.task")
+SETTLED = (  # what they say, task by task, of what the user has asked for or cannot use here
+    "generation_kwargs: ", "Overwriting default num_fewshot of ", "Custom kwargs can be passed to `--metadata`",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -135,22 +135,21 @@ def _running_code(allowed: bool) -> Iterator[None]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without what lm_eval says of SETTLED, and with our commit, since it looks for one where the user stands, which
-    git may call fatal. All else that it says is heard."""
-    heard = {name: _hearing(texts) for name, texts in SETTLED.items()}
-    asks, evaluator.get_git_commit_hash = evaluator.get_git_commit_hash, commit
-    for name, news in heard.items():
-        logging.getLogger(name).addFilter(news)
+    """Without what is SETTLED, and with our commit: lm_eval looks for one where the user stands, and git calls it
+    fatal where that is no checkout. All else that it says is heard."""
+    before, evaluator.get_git_commit_hash = evaluator.get_git_commit_hash, commit
+    for name in LOGGERS:
+        logging.getLogger(name).addFilter(_is_news)
     try:
         yield
     finally:
-        evaluator.get_git_commit_hash = asks
-        for name, news in heard.items():
-            logging.getLogger(name).removeFilter(news)
+        evaluator.get_git_commit_hash = before
+        for name in LOGGERS:
+            logging.getLogger(name).removeFilter(_is_news)
 
 
-def _hearing(settled: tuple[str, ...]) -> Callable[[logging.LogRecord], bool]:
-    return lambda record: not any(text in record.getMessage() for text in settled)
+def _is_news(record: logging.LogRecord) -> bool:
+    return not any(text in record.getMessage() for text in SETTLED)
 
 
 def _check_settings(settings: Harness, model: TTCNetLM, out: Path) -> None:

@@ -18,7 +18,7 @@ from .extras import require
 from .names import is_path
 
 FILES = (".json", ".gz", ".csv", ".txt", ".parquet", ".zip")  # no dataset of the Hub has a name that ends so
-REMEDY = "Check the network, and its name, subset and split: `ttcnet data` takes these."
+REMEDY = "Check its name, its subset and split (`ttcnet data` takes these), and the network."
 
 
 class Row(NamedTuple):

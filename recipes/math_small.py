@@ -23,6 +23,7 @@ import typer
 from ttcnet.console import tell
 from ttcnet.errors import complaints, fail
 from ttcnet.evaluate import wilson
+from ttcnet.options import usable
 from ttcnet.records import write_json
 
 from .math_tasks import TASKS, grade
@@ -93,9 +94,7 @@ def _make(
             if folder is not None and not folder.is_dir():
                 fail(name, "must be a folder", folder, "docs/math-small.md says where it comes from.")
         tell(f"Loading {base} ...")
-        from ttcnet.evaluate.models import usable  # late, since it takes seconds
-
-        from .math_workshop import Workshop
+        from .math_workshop import Workshop  # late, since it takes seconds
 
         begin = time.monotonic()
         workshop = Workshop(task, base, data, usable(device), lr, epochs)

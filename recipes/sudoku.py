@@ -19,21 +19,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
-from torch import nn
 
-from ttcnet.bars import Bar
-from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import complaints
+from ttcnet.options import usable
 from ttcnet.records import command, cut_log, write_json
-from ttcnet.tasks.sudoku import Boards, read
-from ttcnet.tasks.sudoku.evaluation import MODES, evaluate
-from ttcnet.tasks.sudoku.loading import usable
 from ttcnet.tasks.sudoku.settings import ARCHITECTURES, TrainConfig
-from ttcnet.tasks.sudoku.trainer import Trainer
+
+if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
+    from ttcnet.tasks.sudoku import Boards
+    from ttcnet.tasks.sudoku.trainer import Trainer
 
 SETTINGS = {
     "strict": TrainConfig(augmentation="none", dropout=0.15, batch=64),
@@ -66,13 +63,16 @@ def main(
     minutes: Annotated[float, typer.Option(help="Stop after so long, to go on later; 0 for no limit.")] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
 ) -> None:
+    from ttcnet.tasks.sudoku import read
+
     if setting not in SETTINGS:
         raise typer.BadParameter(f"setting must be one of {', '.join(SETTINGS)}; got {setting!r}.")
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # streams that may run at the same time
     deadline = time.monotonic() + 60 * minutes if minutes else float("inf")
     with complaints():
+        configs = runs(setting, steps, only)
         boards, judges = read(train), read(test)
-        trainers = _start(runs(setting, steps, only), boards, out, usable(device))
+        trainers = _start(configs, boards, out, usable(device))
         if _train(trainers, out, deadline):
             for name, trainer in trainers.items():
                 _judge(name, trainer, judges, out)
@@ -81,6 +81,10 @@ def main(
 
 
 def _start(configs: dict[str, TrainConfig], boards: Boards, out: Path, device: str) -> dict[str, Trainer]:
+    import torch
+
+    from ttcnet.tasks.sudoku.trainer import Trainer
+
     torch._dynamo.config.recompile_limit = 64  # kinds of blocks, all architectures together
     trainers = {}
     for name, config in configs.items():
@@ -94,6 +98,8 @@ def _start(configs: dict[str, TrainConfig], boards: Boards, out: Path, device: s
 
 def _train(trainers: dict[str, Trainer], out: Path, deadline: float) -> bool:
     """Train all of them side by side, each from a thread of its own. Whether they got to the end."""
+    from ttcnet.bars import Bar
+
     step = min(trainer.step for trainer in trainers.values())
     total = max(trainer.config.steps for trainer in trainers.values())
     before = {name: trainer.step for name, trainer in trainers.items()}
@@ -141,6 +147,12 @@ def _line(news: dict[str, dict[str, float]]) -> str:
 
 def _judge(name: str, trainer: Trainer, boards: Boards, out: Path) -> None:
     """Evaluate, and write all that belongs to a result."""
+    import torch
+    from torch import nn
+
+    from ttcnet.environment import commit, machine, versions
+    from ttcnet.tasks.sudoku.evaluation import MODES, WORDS, evaluate
+
     folder = out / name
     model = trainer.trained_model()
     results = [evaluate(model, boards, mode).to_dict() for mode in MODES]
@@ -151,11 +163,12 @@ def _judge(name: str, trainer: Trainer, boards: Boards, out: Path) -> None:
     made_by = {"commit": commit(), "command": command("python -m recipes.sudoku")}
     facts = {"machine": machine(), "versions": versions()} | made_by
     write_json(folder / "metrics.json", {"run": name, "parameters": parameters, "results": results} | facts)
-    single, multi = results
-    typer.echo(
-        f"{name:14} single {100 * single['boards']['rate']:.1f} / {100 * single['cells']['rate']:.1f}   "
-        f"multi {100 * multi['boards']['rate']:.1f} / {100 * multi['cells']['rate']:.1f}"
-    )
+    rates = (f"{WORDS[each['mode']]} {_percent(each, 'boards')} / {_percent(each, 'cells')}" for each in results)
+    typer.echo(f"{name:14} {'   '.join(rates)}")
+
+
+def _percent(result: dict[str, Any], kind: str) -> str:
+    return f"{100 * result[kind]['rate']:.1f}"
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Wrong paths are told at once, in one way, by every command that takes a model; and no command is silent for long."""
 
+import os
 import subprocess
 import sys
 
@@ -28,8 +29,8 @@ def words(tmp_path):
     return lambda command: command.format(data=data, out=tmp_path / "out").split()
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_wrong_path_is_told_before_anything_heavy_is_imported(command, words, tmp_path):
+def told_early(given, **environment):
+    """What a command complains of, in a process that has imported nothing heavy by then."""
     code = (
         "import sys\n"
         "from ttcnet.cli import app\n"
@@ -38,22 +39,68 @@ def test_a_wrong_path_is_told_before_anything_heavy_is_imported(command, words, 
         "finally:\n"
         "    print({'torch', 'transformers', 'trl', 'lm_eval'} & set(sys.modules))\n"
     )
-    given = [*words(command), "--model", "./nope"]
-    done = subprocess.run([sys.executable, "-c", code, *given], capture_output=True, text=True, check=False)
+    call = [sys.executable, "-c", code, *given]
+    done = subprocess.run(call, env=os.environ | environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stdout == "set()\n"
-    assert done.stderr.startswith("model must be a folder with a model and its tokenizer, or a name of the Hub; got ")
-    assert "'./nope', which does not exist. " in done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_wrong_path_is_told_before_anything_heavy_is_imported(command, words, tmp_path):
+    said = told_early([*words(command), "--model", "./nope"])
+    assert said.startswith("model must be a folder with a model and its tokenizer, or a name of the Hub; got ")
+    assert "'./nope', which does not exist. " in said
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("sft --insert foo --data {data} --model {model} --out {out}", "insert must be one of ttc, attention, "),
+        ("sft --every foo --data {data} --model {model} --out {out}", "every must be a whole number of 1 or more, "),
+        ("sft --horizon foo --data {data} --model {model} --out {out}", "horizon sampler must be one of pln, "),
+        ("sudoku train --architecture foo --data {data} --out {out}", "architecture must be one of ttc, "),
+        ("sudoku train --augmentation foo --data {data} --out {out}", "augmentation must be one of none, "),
+        ("sudoku eval --horizon 0,x --data {data}", "horizon must be a number, or several with commas; got '0,x'"),
+    ],
+)
+def test_a_wrong_option_too(command, said, words, tmp_path):
+    model_files(tmp_path)
+    assert told_early(words(command.replace("{model}", str(tmp_path)))).startswith(said)
+
+
+@pytest.mark.parametrize("command", ["eval math {data} --out {out}", "eval scaling {data} --out {out}"])
+def test_a_missing_grader_too(command, words, tmp_path):
+    model_files(tmp_path)
+    (tmp_path / "math_verify.py").write_text("raise ImportError(name='math_verify')")
+    with_it = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    said = told_early([*words(command), "--model", str(tmp_path)], PYTHONPATH=with_it)
+    assert said.splitlines()[1].startswith("Grading answers needs the package math_verify, which is not installed. ")
+
+
+def model_files(folder):
+    """As far as they are looked at before anything is loaded."""
+    for name in ("config.json", "tokenizer.json"):
+        (folder / name).write_text("{}")
 
 
 @pytest.mark.parametrize("command", COMMANDS[1:])
 def test_a_wrong_adapter(command, words, tmp_path):
+    model_files(tmp_path)
+    nope = tmp_path / "nope"
+    for adapter, what in ((nope, f"'{nope}'. Pass the folder"), (tmp_path, f"'{tmp_path}', a whole model. Pass it as")):
+        done = CliRunner().invoke(app, [*words(command), "--model", str(tmp_path), "--adapter", str(adapter)])
+        assert done.exit_code == 1
+        assert done.output.startswith(f"adapter must be a folder with {ADAPTER} or {PEFT}; got {what}")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_model_without_its_tokenizer(command, words, tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    given = [*words(command), "--model", str(tmp_path), "--adapter", str(tmp_path / "nope")]
-    done = CliRunner().invoke(app, given)
+    done = CliRunner().invoke(app, [*words(command), "--model", str(tmp_path)])
     assert done.exit_code == 1
-    assert done.output.startswith(f"adapter must be a folder with {ADAPTER} or {PEFT}; got '{tmp_path / 'nope'}'.")
+    assert f"got '{tmp_path}', which has no tokenizer. Save" in done.output
 
 
 def test_folders_that_hold_something_else(tmp_path):
@@ -67,7 +114,7 @@ def test_folders_that_hold_something_else(tmp_path):
     assert "which is no folder" in complaint(file)
     assert "has no config.json. Check the name and the files." in complaint(tmp_path)
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
+    model_files(tmp_path / "model")
     assert complaint(tmp_path).endswith(f"has no config.json. Pass {tmp_path / 'model'}.")
     check_model(str(tmp_path / "model"))
     (tmp_path / ADAPTER).write_text("")
@@ -113,7 +160,7 @@ def test_what_other_libraries_say_is_passed_on():
 )
 def test_a_command_says_what_it_does_before_it_imports(command, said, words, tmp_path):
     """In a process where the heavy imports fail, the line is there already."""
-    (tmp_path / "config.json").write_text("{}")
+    model_files(tmp_path)
     (tmp_path / "run.toml").write_text(f'out = "x"\n[[source]]\ndata = "{tmp_path / "data.jsonl"}"\n')
     given = words(command.replace("{model}", str(tmp_path)).replace("{settings}", str(tmp_path / "run.toml")))
     heavy = ("torch", "transformers", "trl", "datasets", "lm_eval")

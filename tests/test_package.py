@@ -18,7 +18,19 @@ from ttcnet.extras import require
 SOURCE = Path(ttcnet.__file__).parent
 # imports may point to the same row or to an earlier one
 ROWS = [
-    {"bars", "console", "endpoint", "errors", "extras", "files", "names", "records"},
+    {
+        "attention",
+        "bars",
+        "console",
+        "endpoint",
+        "errors",
+        "extras",
+        "files",
+        "insertable",
+        "names",
+        "options",
+        "records",
+    },
     {"lqr"},
     {"environment"},
     {"nn"},
@@ -78,7 +90,7 @@ def test_importing_is_light(module):
     heavy = {"numba", "numpy", "torch", "transformers", "triton"}
     code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
-    assert loaded == ("['numpy', 'torch']" if module in ("ttcnet.lqr", "ttcnet.nn") else "[]")
+    assert loaded == ("['numpy', 'torch']" if module == "ttcnet.lqr" else "[]")
 
 
 def test_files_are_short():

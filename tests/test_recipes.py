@@ -10,6 +10,7 @@ import typer
 from recipes import math_small, math_tasks, math_workshop, sudoku
 from tests.train.tiny import model, sums, tokenizer
 from ttcnet.tasks.sudoku import generate
+from ttcnet.tasks.sudoku.trainer import Trainer
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_a_stopped_recipe_goes_on(small):
 def test_a_recipe_that_was_killed_between_two_checkpoints_goes_on(small, monkeypatch):
     """One run is then ahead of the others, and waits for them without a word in its log."""
     whole = small("augmented", "whole", steps=12, only=["transformer-0", "transformer-1"])
-    save = sudoku.Trainer.save
+    save = Trainer.save
 
     def killed(trainer, path):
         if (trainer.step, path.parent.name) == (8, "transformer-1"):
@@ -65,10 +66,10 @@ def test_a_recipe_that_was_killed_between_two_checkpoints_goes_on(small, monkeyp
         save(trainer, path)
 
     monkeypatch.setattr(sudoku, "SAVE_EVERY", 4)
-    monkeypatch.setattr(sudoku.Trainer, "save", killed)
+    monkeypatch.setattr(Trainer, "save", killed)
     with pytest.raises(RuntimeError):
         small("augmented", "parts", steps=12, only=["transformer-0", "transformer-1"])
-    monkeypatch.setattr(sudoku.Trainer, "save", save)
+    monkeypatch.setattr(Trainer, "save", save)
     parts = small("augmented", "parts", steps=12, only=["transformer-0", "transformer-1"])
     for run in ("transformer-0", "transformer-1"):
         logs = [(folder / run / "log.jsonl").read_text() for folder in (whole, parts)]

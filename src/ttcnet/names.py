@@ -11,6 +11,7 @@ from pathlib import Path
 from .errors import fail, is_complaint
 
 ADAPTER, PEFT = "ttc_adapter.safetensors", "adapter_config.json"  # what the folder of an adapter holds
+TOKENIZERS = ("token*", "vocab*", "*.model", "tekken.json")  # one of these is in the folder of every tokenizer
 RULE = "must be a folder with a model and its tokenizer, or a name of the Hub"
 REMEDY = "Check the name and the files."
 
@@ -21,7 +22,18 @@ def is_path(name: str) -> bool:
 
 
 def check_model(model: str, adapter: str | os.PathLike[str] | None = None) -> None:
-    """Fail if a path leads to no model, or to no adapter. Names of the Hub are looked up when they are loaded."""
+    """Fail if a path leads to no model with its tokenizer, or to no adapter. Names of the Hub are looked up when they
+    are loaded."""
+    _check_folder(model)
+    _check_tokenizer(model)
+    if adapter is not None and not any((Path(adapter) / file).is_file() for file in (ADAPTER, PEFT)):
+        value, remedy = repr(str(adapter)), "Pass the folder that `ttcnet sft` or ttcnet.adapter.save has written."
+        if (Path(adapter) / "config.json").is_file():
+            value, remedy = f"{value}, a whole model", "Pass it as --model, and no --adapter."
+        fail("adapter", f"must be a folder with {ADAPTER} or {PEFT}", value, remedy, FileNotFoundError)
+
+
+def _check_folder(model: str) -> None:
     folder = Path(model)
     if (is_path(model) or folder.exists()) and not folder.is_dir():
         value = f"{model!r}, which {'is no folder' if folder.exists() else 'does not exist'}"
@@ -31,9 +43,13 @@ def check_model(model: str, adapter: str | os.PathLike[str] | None = None) -> No
         if (folder / ADAPTER).is_file():
             remedy = "It is an adapter: pass it as --adapter, and its base as --model."
         fail("model", RULE, f"{model!r}, which has no config.json", remedy, FileNotFoundError)
-    if adapter is not None and not any((Path(adapter) / file).is_file() for file in (ADAPTER, PEFT)):
-        remedy = "Pass the folder that `ttcnet sft` or ttcnet.adapter.save has written."
-        fail("adapter", f"must be a folder with {ADAPTER} or {PEFT}", repr(str(adapter)), remedy, FileNotFoundError)
+
+
+def _check_tokenizer(model: str) -> None:
+    folder = Path(model)
+    if (folder / "config.json").is_file() and not any(any(folder.glob(kind)) for kind in TOKENIZERS):
+        remedy = "Save the tokenizer there too: AutoTokenizer.from_pretrained(BASE).save_pretrained(FOLDER)."
+        fail("model", RULE, f"{model!r}, which has no tokenizer", remedy, FileNotFoundError)
 
 
 @contextmanager
@@ -41,7 +57,7 @@ def loading(model: str) -> Iterator[None]:
     """While other libraries load it: what they say is wrong, as a complaint of ours."""
     from safetensors import SafetensorError
 
-    check_model(model)
+    _check_folder(model)
     try:
         yield
     except (OSError, ValueError, SafetensorError) as error:

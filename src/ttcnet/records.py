@@ -18,6 +18,7 @@ from .extras import require
 from .names import is_path
 
 FILES = (".json", ".gz", ".csv", ".txt", ".parquet", ".zip")  # no dataset of the Hub has a name that ends so
+REMEDY = "Check its name, its subset and split (`ttcnet data` takes these), and the network."
 
 
 class Row(NamedTuple):
@@ -27,13 +28,13 @@ class Row(NamedTuple):
     content: dict[str, Any]
 
 
-def rows(source: str, split: str = "train", **options: Any) -> Iterator[Row]:
+def rows(source: str, split: str = "train", remedy: str = REMEDY, **options: Any) -> Iterator[Row]:
     """The rows of a JSON Lines file, plain or gzip, or of a dataset of the Hub, "owner/name", for which `options` are
-    those of `datasets.load_dataset`."""
+    those of `datasets.load_dataset`, and `remedy` says what to do where it cannot be read."""
     if is_file(source):
         yield from _lines(Path(source))
     else:
-        for number, content in enumerate(_dataset(source, split, **options), 1):
+        for number, content in enumerate(_dataset(source, split, remedy, **options), 1):
             yield Row(f"{source} row {number}", content)
 
 
@@ -58,12 +59,11 @@ def count(source: str, split: str = "train") -> int | None:
     return None
 
 
-def _dataset(source: str, split: str, **options: Any) -> Any:
+def _dataset(source: str, split: str, remedy: str = REMEDY, **options: Any) -> Any:
     datasets = require("datasets", "data", "Reading from the Hub")
     try:
         return datasets.load_dataset(source, split=split, **options)
     except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
-        remedy = "Check its name, and its subset and split: `ttcnet data` takes these."
         fail("data", "must be a dataset that can be read", f"{source}: {' '.join(str(error).split())}", remedy)
 
 

@@ -16,10 +16,12 @@ from tests.fake_server import answer, serving
 from tests.train import tiny
 from ttcnet import endpoint
 from ttcnet.cli import app
-from ttcnet.evaluate.show import page_through
+from ttcnet.evaluate.run import Plan, run
+from ttcnet.evaluate.show import chosen, page_through
 from ttcnet.evaluate.store import generations
+from ttcnet.tasks.math import Problem
 
-from .engines import model_folder, sums, write
+from .engines import Scripted, model_folder, sums, write
 
 ROOT = Path(__file__).parents[2]
 SHORT = ["--max-tokens", "6", "--system", ""]
@@ -63,9 +65,9 @@ def test_a_model_without_ttc_layers(models, tmp_path, monkeypatch):
 
 def test_horizons_of_a_model_and_of_an_adapter(models, tmp_path):
     file = sums(tmp_path / "sums.jsonl")
-    common = [file, "--horizon", "0,4", "--samples", "2", "--temperature", "1", *SHORT]
-    ttcnet("eval", "math", *common, "--model", models / "ttc", "--out", tmp_path / "whole")
-    base = ["--model", models / "base", "--adapter", models / "adapter"]
+    common = [file, "--device", "cpu", "--samples", "2", "--temperature", "1", *SHORT]
+    ttcnet("eval", "math", *common, "--horizon", "0,4", "--model", models / "ttc", "--out", tmp_path / "whole")
+    base = ["--model", models / "base", "--adapter", models / "adapter", "--horizon", "0", "--horizon", "4"]
     ttcnet("eval", "math", *common, *base, "--out", tmp_path / "parts")
     whole, parts = (generations(tmp_path / name / "sums") for name in ("whole", "parts"))
     assert len(whole) == 24
@@ -124,6 +126,8 @@ def test_nothing_is_generated_for_data_with_faults(tmp_path):
         (["{file}", "--model", "{models}/base", "--samples", "8"], "temperature must be above 0 for 8 samples"),
         (["{file}", "--server", "http://127.0.0.1:9/v1"], "server must answer"),
         (["{file}", "--server", "nowhere"], "server must be an address"),
+        (["{file}", "--server", "nowhere", "--device", "cpu"], "device must not be given: the server has its own"),
+        (["{file}", "--model", "{models}/base", "--device", "abacus"], "device must be one that torch sees"),
     ],
 )
 def test_bad_input(models, tmp_path, words, said):
@@ -148,6 +152,18 @@ def test_showing_answers(models, tmp_path):
     assert one.count("gold: ") == 1
     assert "Pass one of" in ttcnet("eval", "show", tmp_path / "out", code=1)
     assert "must be one of right, wrong" in ttcnet("eval", "show", tmp_path / "out" / "sums", "--only", "x", code=1)
+
+
+def test_what_is_unparsable_is_shown_as_wrong(tmp_path, graders):
+    said = {"0 + 1 = ?": r"\boxed{1}", "1 + 1 = ?": r"\boxed{3}", "2 + 1 = ?": "No idea."}
+    problems = [Problem(number, text, str(number)) for number, text in enumerate(said, 1)]
+    engine = Scripted(lambda ask, horizon: said[ask.messages[-1]["content"]])
+    run(engine, Plan("sums", problems, (None,), 1, 0.0, 6, ""), tmp_path, graders)
+
+    def numbers(*kinds):
+        return [line["problem"] for line in chosen(tmp_path, kinds, None, None)]
+
+    assert (numbers("right"), numbers("wrong"), numbers("unparsable")) == ([1], [2, 3], [3])
 
 
 def test_paging():

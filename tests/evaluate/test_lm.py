@@ -1,6 +1,7 @@
 """lm-evaluation-harness: the answers of its model are those of the model by hand, and runs go on where they stopped."""
 
 import json
+import logging
 import os
 import shutil
 from functools import partial
@@ -230,6 +231,18 @@ def test_programs_of_a_model_run_only_when_told_to(place, tmp_path, monkeypatch)
     samples = [json.loads(line) for line in (tmp_path / "samples-writing.jsonl").read_text().splitlines()]
     assert len(samples) == 7
     assert len({*samples[0]["resps"][0]}) > 1  # three samples, not one thrice
+
+
+def test_lm_eval_says_no_more_than_a_user_needs(place, tmp_path, monkeypatch, caplog, capfd):
+    monkeypatch.chdir(tmp_path)  # no checkout, which git calls fatal
+    options = ["--shots", "1", "--max-tokens", "5", "--limit", "2", "--run-code"]
+    done = command(place, tmp_path / "out", *options, base="whole", task="writing")
+    assert done.exit_code == 0, done.output
+    told = [each for each in caplog.records if each.name.startswith("lm_eval") and each.levelno >= logging.WARNING]
+    assert [each.getMessage() for each in told] == []
+    assert "fatal" not in capfd.readouterr().err
+    logging.getLogger("lm_eval.evaluator").warning("Overwriting default num_fewshot of one from 0 to 1")
+    assert "Overwriting" in caplog.text  # for others, as before
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from ttcnet.insertable import MIXERS
 from ttcnet.nn import mixers
 from ttcnet.nn.mixers import KINDS, build, matched, parameters
 
@@ -297,6 +298,10 @@ def test_weights_in_bfloat16(kind, options):
     assert (parts.float() - exact).abs().max() < 0.1 * exact.abs().max()
     if isinstance(state, mixers.Memory):
         assert state.memory.dtype == torch.float32
+
+
+def test_the_names_that_commands_check_are_those_of_the_mixers():
+    assert tuple(KINDS) == MIXERS
 
 
 # torch's compiler makes an instance of every autograd.Function, which torch itself warns about

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from ttcnet.errors import fail
-from ttcnet.models.pattern import TTC, blocks_of, interleaved
-from ttcnet.nn.mixers import KINDS
+from ttcnet.insertable import TTC, check_insert, rhythm
+from ttcnet.models.pattern import blocks_of, interleaved
 
 FORGETFUL = (TTC, "mlp")  # these look at each token by itself
 SIZES = {"heads": 1, "state_size": 1, "action_size": 1, "rank": 1, "horizon": 0}  # and the least that each may be
@@ -60,29 +60,18 @@ class TTCAdapterConfig:
                 fail(field, "must be True or False", repr(getattr(self, field)), "Pass one of them.", TypeError)
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
             fail("dropout", "must lie in [0, 1)", repr(self.dropout), "Pass the share to drop, such as 0.1.")
-        if self.insert not in (TTC, *KINDS):
-            fail("insert", f"must be one of {TTC}, {', '.join(KINDS)}", repr(self.insert), "Use one of those.")
-        blocks, _ = self._rhythm()
+        check_insert(self.insert)
+        blocks, _ = rhythm(self.every)
         self.places(blocks)
 
     def places(self, layers: int) -> dict[int, int]:
         """How many layers are inserted into which of a model's decoder layers, counted from 0."""
-        blocks, each = self._rhythm()
+        blocks, each = rhythm(self.every)
         if blocks > layers:
             remedy = f"Pass every={layers} or less."
             fail("every", f"must fit the model's {layers} decoder layers", repr(self.every), remedy)
         plans = blocks_of(interleaved(f"{blocks}:{each}", layers, "attention", self.insert))
         return {index: len(plan.inserted) for index, plan in enumerate(plans) if plan.inserted}
-
-    def _rhythm(self) -> tuple[int, int]:
-        """(n, m): m layers in the last of every n."""
-        blocks, colon, each = str(self.every).partition(":")
-        each = each if colon else "1"
-        known = isinstance(self.every, int | str) and not isinstance(self.every, bool)
-        if not (known and blocks.isdecimal() and each.isdecimal() and int(blocks) >= 1 and int(each) >= 1):
-            rule = "must be a whole number of 1 or more, or two with a colon between"
-            fail("every", rule, repr(self.every), 'Pass 8, or "16:2" for 2 layers in the last of every 16.')
-        return int(blocks), int(each)
 
     @property
     def remembers(self) -> bool:

@@ -32,6 +32,7 @@ def report(
     adapter: str | None = None,
     horizon: int | None = None,
     limit: int | None = None,
+    device: str | None = None,
 ) -> dict[str, Any]:
     """How similar plans are to chains of thought of the same question and of others, layer by layer and on average."""
     if limit is not None and limit < 2:
@@ -39,7 +40,7 @@ def report(
     texts = list(generated(Path(data)) if Path(data).is_dir() else written(rows(data)))  # before a model is loaded
     console = Console(stderr=True)
     tell(f"Loading {model} ...")
-    engine = load(model, None if adapter is None else Path(adapter))
+    engine = load(model, None if adapter is None else Path(adapter), device=device)
     net, tokenizer = engine.model, engine.tokenizer
     own = horizon_of(net)
     if own is None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ttcnet.options import Device
+
 KINDS = (".png", ".pdf", ".svg")
 
 app = typer.Typer(help="Look inside models.", no_args_is_help=True, pretty_exceptions_enable=False)
@@ -26,6 +28,7 @@ def alignment(
     horizon: Annotated[int | None, typer.Option(help="Steps to look ahead; the model's own if not given.")] = None,
     limit: Annotated[int | None, typer.Option(help="The first so many questions.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Also draw a figure: PNG, PDF or SVG.")] = None,
+    device: Device = "auto",
 ) -> None:
     """Compare what TTC layers plan with the chain of thought that follows, of the same question and of others."""
     from ttcnet.console import tell
@@ -46,7 +49,7 @@ def alignment(
         require("transformers", "models", "ttcnet analyse")
         from .alignment_report import draw, report, table
 
-        found = report(model, data, adapter=adapter, horizon=horizon, limit=limit)
+        found = report(model, data, adapter=adapter, horizon=horizon, limit=limit, device=device)
         write_json(out, found)
         if plot is not None:
             draw(found, plot)

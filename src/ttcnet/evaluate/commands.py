@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from ttcnet.console import tell
-from ttcnet.errors import complaints
+from ttcnet.errors import complaints, fail
 from ttcnet.names import check_model
+from ttcnet.options import Device, numbers, usable
 
 from .lm import lm
 
@@ -40,7 +41,7 @@ def math_command(
     server: Server = None,
     data: Data = None,
     horizon: Annotated[
-        str | None, typer.Option(help="Of TTC layers, or several: 1,2,4,8; the benchmark's if not given.")
+        list[str] | None, typer.Option(help="Of TTC layers, or several: 1,2,4,8; the benchmark's if not given.")
     ] = None,
     samples: Annotated[
         int | None, typer.Option(min=1, help="Answers to a problem; the benchmark's if not given.")
@@ -52,30 +53,33 @@ def math_command(
     limit: Limit = None,
     batch: Batch = None,
     seed: Seed = 0,
+    device: Device = "auto",
 ) -> None:
     """Accuracy on mathematical problems, with intervals. Killed runs go on when the command is given again. On several
     GPUs: accelerate launch -m ttcnet.cli eval math ..."""
     with complaints():
         from ttcnet.tasks.math import Graders, benchmark, problems, system_prompt
 
-        _check(model, adapter, server)
+        _check(model, adapter, server, device)
         chosen = [benchmark(name, data) for name in benchmarks]
         _distinct([each.name for each in chosen])
         horizons = numbers("horizon", horizon)
         tell(f"Reading the problems of {', '.join(each.name for each in chosen)} ...")
-        from .progress import run_watched
-        from .run import Plan
+        with Graders() as graders:
+            graders.check()
+            sets = [problems(each, limit) for each in chosen]  # all of them, before anything is generated
+            from .progress import run_watched
+            from .run import Plan
 
-        sets = [problems(each, limit) for each in chosen]  # all of them, before anything is generated
-        with _engine(model, adapter, server, batch) as engine, Graders() as graders:
             done = []
-            for each, found in zip(chosen, sets, strict=True):
-                plan = Plan(
-                    each.name, found, horizons or ((each.horizon,) if engine.plans else (None,)),
-                    samples or each.samples, each.temperature if temperature is None else temperature,
-                    max_tokens or each.max_tokens, system_prompt(cot) if system is None else system, seed,
-                )  # fmt: skip
-                done.append(run_watched(engine, plan, out / each.name, graders))
+            with _engine(model, adapter, server, batch, device) as engine:
+                for each, found in zip(chosen, sets, strict=True):
+                    plan = Plan(
+                        each.name, found, horizons or ((each.horizon,) if engine.plans else (None,)),
+                        samples or each.samples, each.temperature if temperature is None else temperature,
+                        max_tokens or each.max_tokens, system_prompt(cot) if system is None else system, seed,
+                    )  # fmt: skip
+                    done.append(run_watched(engine, plan, out / each.name, graders))
         _tell(done, out)
 
 
@@ -106,6 +110,7 @@ def scaling_command(
     limit: Limit = None,
     batch: Batch = None,
     seed: Seed = 0,
+    device: Device = "auto",
 ) -> None:
     """Accuracy against the horizon of TTC layers; and against best of n (chosen by the model's own log-likelihood),
     self-consistency and tree of thoughts, with the tokens and seconds of each. Killed runs go on."""
@@ -113,26 +118,28 @@ def scaling_command(
         from ttcnet.extras import require
         from ttcnet.tasks.math import Graders, benchmark, problems
 
-        _check(model, adapter, server)
+        _check(model, adapter, server, device)
         require("matplotlib", "plot", "Drawing the figure")  # now, not when all is answered
         source = benchmark(name, data)
         tell(f"Reading the problems of {source.name} ...")
-        from rich.console import Console
+        with Graders() as graders:
+            graders.check()
+            from rich.console import Console
 
-        from .progress import run_watched
-        from .scaling import METHODS, table
-        from .stages import Settings, compare, stages
+            from .progress import run_watched
+            from .scaling import METHODS, table
+            from .stages import Settings, compare, stages
 
-        settings = Settings(
-            tuple(method or METHODS), numbers("horizons", horizons), horizon, n, temperature, breadth, depth, cot,
-            system, max_tokens, seed,
-        )  # fmt: skip
-        found = problems(source, limit)
-        judging = "best-of-n" in settings.methods
-        with _engine(model, adapter, server, batch, judging) as engine, Graders() as graders:
-            parts = stages(engine, source, found, out, settings)
-            summaries = [run_watched(part.engine, part.plan, part.folder, graders) for part in parts]
-            rows = compare(parts, settings, out, graders)
+            settings = Settings(
+                tuple(method or METHODS), numbers("horizons", [horizons]), horizon, n, temperature, breadth, depth,
+                cot, system, max_tokens, seed,
+            )  # fmt: skip
+            found = problems(source, limit)
+            judging = "best-of-n" in settings.methods
+            with _engine(model, adapter, server, batch, device, judging) as engine:
+                parts = stages(engine, source, found, out, settings)
+                summaries = [run_watched(part.engine, part.plan, part.folder, graders) for part in parts]
+                rows = compare(parts, settings, out, graders)
         if rows:
             Console().print(table(rows))
             typer.echo(f"Table and picture are in {out / 'scaling.csv'} and {out / 'scaling.png'}.")
@@ -143,7 +150,7 @@ def scaling_command(
 def show_command(
     folder: Annotated[Path, typer.Argument(help="Folder of a benchmark in that of a run: OUT/math500.")],
     only: Annotated[
-        list[str] | None, typer.Option(help="right, wrong, unparsable, failed or cut; repeat for more.")
+        list[str] | None, typer.Option(help="right, wrong, unparsable (wrong too), failed or cut; repeat for more.")
     ] = None,
     problem: Annotated[int | None, typer.Option(help="Of one problem, by its number.")] = None,
     horizon: Annotated[int | None, typer.Option(help="At one horizon.")] = None,
@@ -158,21 +165,24 @@ def show_command(
         page_through(pages(folder, lines), Console(), typer.getchar)
 
 
-def _check(model: str, adapter: Path | None, server: str | None) -> None:
+def _check(model: str, adapter: Path | None, server: str | None, device: str) -> None:
     """What can be known to be wrong before anything is loaded."""
-    from ttcnet.errors import fail
-
-    if server is not None and adapter is not None:
-        fail("adapter", "must not be given: the server has its model", adapter, "Serve the whole model.")
-    if server is None and not model:
+    if server is not None:
+        if adapter is not None:
+            fail("adapter", "must not be given: the server has its model", adapter, "Serve the whole model.")
+        if device != "auto":
+            fail("device", "must not be given: the server has its own", repr(device), "Leave it out.")
+        return
+    if not model:
         fail("model", "must be given", "none", "Pass --model with a folder or a name of the Hub, or --server.")
-    if server is None:
-        check_model(model, adapter)
+    check_model(model, adapter)
+    if device != "auto":
+        usable(device)  # imports torch
 
 
 @contextmanager
 def _engine(
-    model: str, adapter: Path | None, server: str | None, batch: int | None, likelihoods: bool = False
+    model: str, adapter: Path | None, server: str | None, batch: int | None, device: str, likelihoods: bool = False
 ) -> Iterator[Any]:
     from ttcnet.extras import require
 
@@ -189,7 +199,7 @@ def _engine(
     require("transformers", "eval", "ttcnet eval")
     from .local import load
 
-    yield load(model, adapter, batch)
+    yield load(model, adapter, batch, device)
 
 
 def _tell(summaries: list[dict[str, Any] | None], out: Path) -> None:
@@ -216,19 +226,7 @@ def _own_up(summaries: list[dict[str, Any] | None]) -> None:
         raise typer.Exit(1)
 
 
-def numbers(name: str, text: str | None) -> tuple[int, ...]:
-    """Of a list such as 1,2,4; none if not given."""
-    from ttcnet.errors import fail
-
-    parts = text.split(",") if text else []
-    if not all(part.strip().isdecimal() for part in parts):
-        fail(name, "must be a number, or several with commas", repr(text), f"Pass, say, --{name} 1,2,4,8.")
-    return tuple(dict.fromkeys(int(part) for part in parts))
-
-
 def _distinct(names: list[str]) -> None:
-    from ttcnet.errors import fail
-
     for name in names:
         if names.count(name) > 1:
             fail("benchmarks", "must have different names", f"{name!r} twice", "Name the files differently.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lm_eval import simple_evaluate
+from lm_eval import evaluator, simple_evaluate
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable, make_table
 
@@ -31,6 +32,10 @@ from .store import write_lines
 OURS, SETTINGS = Path(__file__).parent / "lm_tasks", "settings.json"
 ALLOWED = "HF_ALLOW_CODE_EVAL"  # what the package evaluate asks for before it runs code
 SEED = 1234  # lm_eval's own
+LOGGERS = ("lm_eval.evaluator", "lm_eval.api.task")
+SETTLED = (  # what they say, task by task, of what the user has asked for or cannot use here
+    "generation_kwargs: ", "Overwriting default num_fewshot of ", "Custom kwargs can be passed to `--metadata`",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ def evaluate(settings: Harness, out: Path, *, batch: int = 8, device: str | None
             fail(field, "must be 1 or more", value, "Pass a whole number.")
     if not settings.tasks:
         fail("tasks", "must name one at least", "none", "Name some, with commas between.")
-    with _running_code(run_code):
+    with _running_code(run_code), _quietly():
         tell(f"Reading the tasks {', '.join(settings.tasks)} ...")
         tasks = _tasks(settings, run_code)
         tell(f"Loading {settings.model} ...")
@@ -70,7 +75,7 @@ def evaluate(settings: Harness, out: Path, *, batch: int = 8, device: str | None
         journal = Journal(out, model.rank)
         model.keep(journal)
         results = simple_evaluate(
-            model,
+            model=model,
             tasks=tasks,
             task_manager=TaskManager(include_defaults=False),
             num_fewshot=settings.shots,
@@ -126,6 +131,25 @@ def _running_code(allowed: bool) -> Iterator[None]:
     finally:
         del os.environ[ALLOWED]
         os.environ.update({} if before is None else {ALLOWED: before})
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what is SETTLED, and with our commit: lm_eval looks for one where the user stands, and git calls it
+    fatal where that is no checkout. All else that it says is heard."""
+    before, evaluator.get_git_commit_hash = evaluator.get_git_commit_hash, commit
+    for name in LOGGERS:
+        logging.getLogger(name).addFilter(_is_news)
+    try:
+        yield
+    finally:
+        evaluator.get_git_commit_hash = before
+        for name in LOGGERS:
+            logging.getLogger(name).removeFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not any(text in record.getMessage() for text in SETTLED)
 
 
 def _check_settings(settings: Harness, model: TTCNetLM, out: Path) -> None:

@@ -7,24 +7,25 @@ from typing import Annotated
 
 import typer
 
+from ttcnet.options import Device, numbers, usable
+
 
 def likelihood(
     data: Annotated[str, typer.Argument(help="JSON Lines file with problems and solutions, or owner/name of the Hub.")],
     model: Annotated[str, typer.Option(help="Folder or name of the Hub.")],
     adapter: Annotated[Path | None, typer.Option(help="Folder of an adapter for the model.")] = None,
     horizon: Annotated[
-        str | None, typer.Option(help="Of TTC layers, or several: 0,1,2,4,8; the model's own if not given.")
+        list[str] | None, typer.Option(help="Of TTC layers, or several: 0,1,2,4,8; the model's own if not given.")
     ] = None,
     split: Annotated[str, typer.Option(help="Of a dataset of the Hub.")] = "test",
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Take the first so many rows.")] = None,
     max_length: Annotated[int | None, typer.Option(help="Leave out rows of more tokens, and count them.")] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
+    device: Device = "auto",
 ) -> None:
     """How likely a model finds given solutions: mean log-likelihood of a token and of a solution, with intervals."""
     from ttcnet.errors import complaints
-
-    from .commands import numbers
 
     with complaints():
         from itertools import islice
@@ -41,6 +42,8 @@ def likelihood(
         steps = numbers("horizon", horizon) or (None,)
         check_model(model, adapter)
         check_output("out", out)
+        if device != "auto":
+            usable(device)
         source = list(islice(rows(data, split), limit))
         tell(f"Loading {model} ...")
         require("transformers", "eval", "ttcnet eval")
@@ -48,7 +51,7 @@ def likelihood(
         from .local import load
 
         console = Console(stderr=True)
-        engine = load(model, adapter)
+        engine = load(model, adapter, device=device)
         found = prepare(source, engine.tokenizer, max_length=max_length, system=system)
         check_examples(found, engine.model, max_length)
         console.print(found.report, highlight=False)

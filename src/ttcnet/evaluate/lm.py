@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ttcnet.options import Device
+
 PAPER = "hellaswag,winogrande,arc_challenge,mmlu"
 CODE = "humaneval"
 
@@ -35,7 +37,7 @@ def lm(
         str | None, typer.Option(help="Problems of the task amc: a JSON Lines file, or owner/name of the Hub.")
     ] = None,
     batch: Annotated[int, typer.Option(help="Requests at a time.")] = 8,
-    device: Annotated[str | None, typer.Option(help="cuda, cuda:1, cpu; the best there is if not given.")] = None,
+    device: Device = "auto",
     run_code: Annotated[
         bool, typer.Option("--run-code", help="Run programs that the model writes, here, as HumanEval needs.")
     ] = False,

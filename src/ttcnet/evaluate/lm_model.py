@@ -17,9 +17,10 @@ from torch import Tensor
 
 from ttcnet.attention import avoid_cudnn
 from ttcnet.errors import fail
+from ttcnet.options import usable
 
 from .journal import Journal
-from .models import horizon, horizon_of, usable, with_adapter
+from .models import horizon, horizon_of, with_adapter
 
 
 @register_model("ttcnet")
@@ -48,6 +49,7 @@ class TTCNetLM(HFLM):  # type: ignore[misc, unused-ignore]
         if device == "cuda:0" and not torch.cuda.is_available():
             device = None  # what lm_eval passes where nobody said anything
         avoid_cudnn()
+        options.setdefault("backend", "causal")  # else lm_eval wonders at kinds of models that it does not list
         super().__init__(pretrained, device=usable(device), **options)
         self.journal: Journal | None = None
         with self.planning():

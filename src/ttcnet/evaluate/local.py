@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ttcnet.attention import avoid_cudnn
 from ttcnet.errors import fail
 from ttcnet.names import loading
+from ttcnet.options import usable
 from ttcnet.train.examples import prompt
 
 from .decoding import Decoded, decode
@@ -121,19 +122,20 @@ class Local:
         return max(1, int(SHARE * _free(self.model.device) / row))
 
 
-def load(model: str, adapter_folder: Path | None = None, most: int | None = None) -> Local:
-    """The model in a folder, or of that name on the Hub, with an adapter if one is given; on a GPU if there is one, in
-    bfloat16 there, on that of this process if there are several."""
+def load(model: str, adapter_folder: Path | None = None, most: int | None = None, device: str | None = None) -> Local:
+    """The model in a folder, or of that name on the Hub, with an adapter if one is given; on a GPU if there is one and
+    no other device is named, in bfloat16 there, on that of this process if there are several."""
     avoid_cudnn()
-    on_gpu = torch.cuda.is_available()
-    dtype = torch.bfloat16 if on_gpu else torch.float32
+    place = usable(device)
+    if place == "cuda":
+        place = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+    dtype = torch.bfloat16 if place.startswith("cuda") else torch.float32
     with loading(model):
         tokenizer = AutoTokenizer.from_pretrained(model)
         net: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
     name = model
     if adapter_folder is not None:
         net, name = with_adapter(net, adapter_folder), f"{model} + {adapter_folder}"
-    place = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}" if on_gpu else "cpu"
     return Local(nn.Module.to(net, place), tokenizer, most, name)
 
 

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 import ttcnet.adapter
@@ -17,13 +16,6 @@ from ttcnet.lqr.checks import horizon as check_horizon
 from ttcnet.models.modeling import TTCNetPreTrainedModel
 from ttcnet.names import ADAPTER, PEFT
 from ttcnet.nn import TTCLayer
-
-
-def usable(device: str | None) -> str:
-    """That device, or the best there is."""
-    if device is not None and device.startswith("cuda") and not torch.cuda.is_available():
-        fail("device", "must be one that torch sees", repr(device), "Pass cpu, or run `ttcnet env` for the reason.")
-    return device or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def with_adapter(model: Any, folder: str | Path) -> Any:

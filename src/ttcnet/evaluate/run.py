@@ -79,7 +79,7 @@ def run(
     if not engine.plans and plan.horizons != (None,):
         remedy = "Leave it out. A server plans as far as it was told to at its start; see docs/serving.md."
         fail("horizon", "must not be given: there are no TTC layers here to set it", plan.horizons, remedy)
-    graders.verdicts([("1", "1")])  # what is missing for grading is noticed now
+    graders.check()
     engine.check([plan.ask(Key(problem.number, 0, None)) for problem in plan.problems], plan.max_tokens)
     store = Store(folder, plan.settings() | engine.facts(), plan.problems, rank)
     done = store.done()

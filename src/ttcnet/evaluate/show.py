@@ -21,15 +21,17 @@ COLOURS = {"right": "green", "wrong": "red", "unparsable": "magenta", "failed": 
 
 
 def chosen(folder: Path, kinds: tuple[str, ...], problem: int | None, horizon: int | None) -> list[dict[str, Any]]:
-    """The lines to show: of these kinds (of all if none is named), of one problem or horizon if one is."""
+    """The lines to show: of these kinds (of all if none is named), of one problem or horizon if one is. What is
+    unparsable is wrong too."""
     for kind in kinds:
         if kind not in KINDS:
             fail("only", f"must be one of {', '.join(KINDS)}", repr(kind), "Name one of them.")
     settings_of(folder)
+    verdicts = {*kinds, *(("unparsable",) if "wrong" in kinds else ())}
     found = [
         line
         for line in generations(folder)
-        if (not kinds or line["verdict"] in kinds or ("cut" in kinds and line["finish"] == CUT))
+        if (not kinds or line["verdict"] in verdicts or ("cut" in kinds and line["finish"] == CUT))
         and problem in (None, line["problem"])
         and horizon in (None, line["horizon"])
     ]

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ttcnet.insertable import TTC as TTC
 from ttcnet.lqr.checks import fail
 from ttcnet.nn.mixers import KINDS
-
-TTC = "ttc"
 
 
 class BlockPlan(NamedTuple):

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from statistics import NormalDist
 
-from ttcnet.lqr.checks import fail
+from ttcnet.errors import fail
 
 
 class Sampler(ABC):

@@ -19,7 +19,7 @@ def sft(
         str | None, typer.Option(help="ttc, a mixer in its place, or none for plain fine-tuning; ttc if not given.")
     ] = None,
     every: Annotated[str | None, typer.Option(help="Insert into the last of every so many layers: 8, or 16:2.")] = None,
-    heads: Annotated[int | None, typer.Option(help="Heads of what is inserted.")] = None,
+    heads: Annotated[int | None, typer.Option(min=1, help="Heads of what is inserted.")] = None,
     train: Annotated[str | None, typer.Option(help="inserted, all or lora.")] = None,
     horizon: Annotated[
         str | None, typer.Option(help="Drawn every step: pln:8,0.1,32, uniform:1,32 or fixed:8.")

@@ -10,6 +10,8 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from ttcnet.errors import fail
+from ttcnet.insertable import check_insert, rhythm
+from ttcnet.nn.horizon import parse
 
 TRAINED = ("inserted", "all", "lora")
 WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "a table"}
@@ -93,6 +95,12 @@ class FineTuning:
             fail("warm_up", "must lie in [0, 1)", self.warm_up, "Pass the share of the steps, such as 0.1.")
         if self.train not in TRAINED:
             fail("train", f"must be one of {', '.join(TRAINED)}", repr(self.train), "Use one of those.")
+        given = self.adapter or {}
+        if "insert" in given:
+            check_insert(given["insert"])
+        if "every" in given:
+            rhythm(given["every"])
+        parse(self.horizon)
         if self.train == "inserted" and self.adapter is None:
             remedy = 'Pass train="all", or an adapter.'
             fail("train", "must not be 'inserted' where nothing is inserted", self.train, remedy)

@@ -81,7 +81,6 @@ def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None) -> A
 def _check(config: FineTuning) -> None:
     """What can be known before anything is loaded."""
     inserted = TTCAdapterConfig.from_dict(config.adapter) if config.adapter is not None else None
-    parse(config.horizon)
     if config.packing and inserted is not None and inserted.remembers:
         remedy = "Pass packing=false."
         fail("packing", f"must be off with {inserted.insert}, which carries its memory across rows", True, remedy)

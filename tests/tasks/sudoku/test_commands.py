@@ -73,11 +73,31 @@ def test_full_boards_are_refused_before_they_are_read_by_a_model():
         evaluate(model, Boards(boards.solutions, boards.solutions))
 
 
+def labels(run):
+    return [line.partition(":")[0] for line in run.stdout.splitlines()]
+
+
 def test_results_go_to_stdout_and_the_rest_to_stderr(folder):
     run = CliRunner().invoke(app, ["sudoku", "eval", str(folder / "run/model"), "--data", str(folder / "boards.csv")])
     assert run.exit_code == 0, run.output
-    assert [line.partition(":")[0] for line in run.stdout.splitlines()] == ["single, horizon 4", "multi, horizon 4"]
+    assert [line.partition(":")[0] for line in run.stdout.splitlines()] == [
+        "one pass, horizon 4",
+        "cell by cell, horizon 4",
+    ]
     assert "Loading the model ..." in run.stderr
+
+
+@pytest.mark.parametrize("given", [["0,3"], ["0", "3"]])
+def test_several_horizons(folder, tmp_path, given):
+    options = [word for horizon in given for word in ("--horizon", horizon)]
+    call = ["eval", str(folder / "run/model"), "--data", str(folder / "boards.csv"), "--mode", "single", *options]
+    run = CliRunner().invoke(app, ["sudoku", *call, "--out", str(tmp_path / "out.json")])
+    assert [line.partition(":")[0] for line in run.stdout.splitlines()] == [
+        "one pass, horizon 0",
+        "one pass, horizon 3",
+    ]
+    found = json.loads((tmp_path / "out.json").read_text())["results"]
+    assert [(each["mode"], each["horizon"]) for each in found] == [("single", 0), ("single", 3)]
 
 
 @pytest.mark.slow

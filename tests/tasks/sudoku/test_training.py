@@ -215,6 +215,7 @@ def test_commands(boards, tmp_path):
     ("options", "message"),
     [
         (dict(architecture="lstm"), "architecture must be one of ttc, transformer"),
+        (dict(augmentation="mirror"), "augmentation must be one of none"),
         (dict(steps=0), "steps must be 1 or more"),
         (dict(ema=1.0), r"ema must lie in \[0, 1\)"),
         (dict(lr=-1.0), "lr must be 0 or more and finite"),
@@ -228,9 +229,7 @@ def test_bad_configurations(options, message):
         TrainConfig(**options)
 
 
-def test_bad_feeds(boards):
-    with pytest.raises(ValueError, match="augmentation must be one of none"):
-        Feed(boards, 4, 0, "mirror", "cpu")
+def test_batches_larger_than_the_data(boards):
     with pytest.raises(ValueError, match="batch must be between 1 and the 40 boards; got 41"):
         Feed(boards, 41, 0, "none", "cpu")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ttcnet.errors import fail
-from ttcnet.records import rows
+from ttcnet.records import Row, rows
 
 SHOWN = 5  # faults that a message names
 PUZZLE = ("numbers", "target")
@@ -83,8 +83,7 @@ def benchmark(name: str, data: Path | None = None) -> Benchmark:
 def problems(source: Benchmark, limit: int | None = None) -> list[Problem]:
     """All of them, or the first `limit`. Rows without a problem or an answer are an error that names file and line."""
     found, faults = list[Problem](), list[str]()
-    subset = {} if source.config is None else {"name": source.config}
-    for row in rows(source.source, source.split, **subset):
+    for row in _rows(source):
         text = next((row.content[key] for key in ("problem", "question") if row.content.get(key)), None)
         answer = _answer(row.content.get("answer"))
         if not isinstance(text, str) or not text.strip():
@@ -107,6 +106,12 @@ def digest(found: Iterable[Problem]) -> str:
     """A number for problems and answers, by which other data is noticed."""
     text = json.dumps([(each.text, each.answer, *([each.puzzle] if each.puzzle else [])) for each in found])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _rows(source: Benchmark) -> Iterator[Row]:
+    options = {} if source.config is None else {"name": source.config}
+    remedy = f"Check the network; or pass --data FOLDER with {' or '.join(source.files)} in it."
+    return rows(source.source, source.split, remedy, **options)
 
 
 def _answer(value: Any) -> str | None:

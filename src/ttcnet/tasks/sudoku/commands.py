@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ttcnet.errors import complaints
+from ttcnet.options import Device, numbers, usable
 
-from .loading import check_file, load, usable
-from .watching import Device, demo, play, solve
+from .loading import check_file, load
+from .watching import demo, play, solve
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -54,21 +55,21 @@ def train_command(
     """Train a model. Killed runs continue from their last checkpoint when the command is given again. On several GPUs:
     accelerate launch -m ttcnet.cli sudoku train ..."""
     from .data import read
+    from .settings import TrainConfig
 
     with complaints():
-        boards = read(data)
-        typer.echo(f"{len(boards):,} boards. Loading torch ...", err=True)
-        from ttcnet.bars import Bar
-        from ttcnet.files import is_first_process
-
-        from .settings import TrainConfig
-        from .training import join_job, leave_job, train
-
         config = TrainConfig(
             architecture, steps, batch, lr, final_lr,
             weight_decay=weight_decay, dropout=dropout, augmentation=augmentation, ema=ema, horizon=horizon,
             layers=layers, width=width, heads=heads, seed=seed,
         )  # fmt: skip
+        boards = read(data)
+        typer.echo(f"{len(boards):,} boards. Loading torch ...", err=True)
+        from ttcnet.bars import Bar
+        from ttcnet.files import is_first_process
+
+        from .training import join_job, leave_job, train
+
         place = join_job(usable(device))
         first = is_first_process()
         with Bar(disable=not first) as progress, _board(out if first else None) as writer:
@@ -94,7 +95,9 @@ def eval_command(
     data: Data,
     model: Folder = None,
     mode: Annotated[list[Mode] | None, typer.Option(help="single (one pass) or multi (cell by cell); both.")] = None,
-    horizon: Annotated[list[int] | None, typer.Option(min=0, help="Steps to look ahead; repeat for a sweep.")] = None,
+    horizon: Annotated[
+        list[str] | None, typer.Option(help="Steps to look ahead, or several: 0,4,8; the model's own if not given.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Boards to take from the file; all if not given.")] = None,
     out: Out = None,
     by_givens: Annotated[
@@ -106,18 +109,18 @@ def eval_command(
     from .data import read
 
     with complaints():
+        horizons = numbers("horizon", horizon) or (None,)
         boards = read(data)[:limit]
         check_file("out", out)
         net = load(model, device)
-        from .evaluation import MODES, evaluate
+        from .evaluation import MODES, WORDS, evaluate
         from .progress import watched
 
         results: list[dict[str, Any]] = []
         passes = {"single": 1, "multi": 81 - int(boards.givens.min())}
-        horizons: list[int | None] = [*horizon] if horizon else [None]
         for steps in horizons:
             for name in mode or MODES:
-                label = f"{name}, horizon {net.config.horizon if steps is None else steps}"
+                label = f"{WORDS[name]}, horizon {net.config.horizon if steps is None else steps}"
                 with watched(net, label, passes[name] * len(boards)):
                     found = evaluate(net, boards, name, steps)
                 results.append(found.to_dict())
@@ -134,7 +137,7 @@ def probe_command(
     train: Annotated[Path, typer.Option(help="CSV of puzzle,solution to fit the probes on.")],
     test: Annotated[Path, typer.Option(help="CSV of puzzle,solution to judge them on.")],
     model: Folder = None,
-    step: Annotated[list[int] | None, typer.Option(min=0, help="Planning steps; 0, 2, 4 and 8 if not given.")] = None,
+    step: Annotated[list[str] | None, typer.Option(help="Planning steps; 0,2,4,8 if not given.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Boards of each file to take.")] = 1000,
     out: Out = None,
     device: Device = "auto",
@@ -146,13 +149,14 @@ def probe_command(
     from .data import read
 
     with complaints():
+        steps = numbers("step", step)
         learnt, held_out = read(train)[:limit], read(test)[:limit]
         check_file("out", out)
         net = load(model, device)
         from .probe import STEPS, probe
         from .progress import watched
 
-        probes, results = probe(net, learnt, held_out, tuple(step or STEPS)), []
+        probes, results = probe(net, learnt, held_out, steps or STEPS), []
         with watched(net, "planning", len(learnt) + len(held_out)):
             first = next(probes)
         for result in chain([first], probes):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ttcnet.models import TTCNetForCellClassification
 
 MODES = {"single": in_one_pass, "multi": cell_by_cell}
+WORDS = {"single": "one pass", "multi": "cell by cell"}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from .data import Boards
 from .symmetry import augment, reveal
 
 STEPS_AT_ONCE = 64  # batches that are drawn together
-AUGMENTATIONS = ("none", "relabel", "relabel+reveal", "all+reveal")
 
 
 class Feed:
@@ -24,8 +23,6 @@ class Feed:
     """
 
     def __init__(self, boards: Boards, batch: int, seed: int, augmentation: str, device: torch.device | str) -> None:
-        if augmentation not in AUGMENTATIONS:
-            fail("augmentation", f"must be one of {', '.join(AUGMENTATIONS)}", repr(augmentation), "Use one of those.")
         if not 1 <= batch <= len(boards):
             fail("batch", f"must be between 1 and the {len(boards)} boards", batch, "Pass a smaller batch.")
         self.puzzles = torch.from_numpy(boards.puzzles).to(device)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ttcnet.errors import fail
+from ttcnet.options import usable
 
 if TYPE_CHECKING:
     from ttcnet.models import TTCNetForCellClassification
@@ -50,19 +51,6 @@ def _check_model(folder: Path) -> None:
         if json.loads((folder / "config.json").read_text())["architectures"] == ["TTCNetForCellClassification"]:
             return
     fail("model", rule, f"{folder}, whose config.json is of none", remedy)
-
-
-def usable(name: str) -> str:
-    """That device, or for auto the best there is. Nothing is put there: of several processes each has its own."""
-    import torch
-
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    kind, _, index = name.partition(":")
-    if not (index or "0").isdecimal() or int(index or 0) >= count.get(kind, 0):
-        fail("device", "must be one that torch sees", repr(name), "Pass cpu, or run `ttcnet env` for the reason.")
-    return name
 
 
 def check_file(name: str, path: Path | None) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ttcnet.errors import fail
-from ttcnet.models import TTCNetConfig
+
+if TYPE_CHECKING:
+    from ttcnet.models import TTCNetConfig
 
 ATTENTION = {"attention": {"qk_norm": True}}
 ARCHITECTURES: dict[str, dict[str, Any]] = {
@@ -18,6 +20,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "gdn": dict(mixer="gdn", interleave=None),
     "samba": dict(mixer="samba", interleave=None, mixer_options={"samba": {"window": 27, "qk_norm": True}}),
 }
+AUGMENTATIONS = ("none", "relabel", "relabel+reveal", "all+reveal")
 LARGEST_SEED = 2**32 - 1
 
 
@@ -54,6 +57,9 @@ class TrainConfig:
         if self.architecture not in ARCHITECTURES:
             rule = f"must be one of {', '.join(ARCHITECTURES)}"
             fail("architecture", rule, repr(self.architecture), "Use one of those.")
+        if self.augmentation not in AUGMENTATIONS:
+            rule = f"must be one of {', '.join(AUGMENTATIONS)}"
+            fail("augmentation", rule, repr(self.augmentation), "Use one of those.")
         for field in ("steps", "batch", "layers", "width", "heads"):
             if getattr(self, field) < 1:
                 fail(field, "must be 1 or more", getattr(self, field), "Pass a larger number.")
@@ -66,6 +72,8 @@ class TrainConfig:
             fail("ema", "must lie in [0, 1)", self.ema, "Pass 0.999, say, or 0 for none.")
 
     def model(self) -> TTCNetConfig:
+        from ttcnet.models import TTCNetConfig  # late: wrong options are told at once
+
         options = dict(ARCHITECTURES[self.architecture])
         if options["interleave"] is not None:
             options["interleave"] = f"{min(8, self.layers)}:1"

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from ttcnet.errors import complaints, fail
+from ttcnet.options import Device
 
 from .loading import check_file, load
 
 Model = Annotated[Path | None, typer.Option(help="Folder of a model; the one that comes with ttcnet if not given.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU if there is one.")]
 PICTURES = (".png", ".pdf", ".svg")
 
 

@@ -1,0 +1,25 @@
+"""What can be inserted into a model, and how often. Imports nothing heavy: a wrong name is told at once."""
+
+from __future__ import annotations
+
+from .errors import fail
+
+TTC = "ttc"
+MIXERS = ("attention", "mlp", "mamba", "mamba2", "gdn", "retnet", "mesanet", "samba")  # ttcnet.nn.mixers has them
+
+
+def check_insert(name: object) -> None:
+    """That it is TTC, or a mixer in its place."""
+    if name not in (TTC, *MIXERS):
+        fail("insert", f"must be one of {TTC}, {', '.join(MIXERS)}", repr(name), "Use one of those.")
+
+
+def rhythm(every: object) -> tuple[int, int]:
+    """(n, m): m layers in the last of every n, from n or "n:m"."""
+    blocks, colon, each = str(every).partition(":")
+    each = each if colon else "1"
+    known = isinstance(every, int | str) and not isinstance(every, bool)
+    if not (known and blocks.isdecimal() and each.isdecimal() and int(blocks) >= 1 and int(each) >= 1):
+        rule = "must be a whole number of 1 or more, or two with a colon between"
+        fail("every", rule, repr(every), 'Pass 8, or "16:2" for 2 layers in the last of every 16.')
+    return int(blocks), int(each)

@@ -1,0 +1,36 @@
+"""What options mean that several commands have. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from .errors import fail
+
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, or auto: a GPU if there is one.")]
+
+
+def usable(device: str | None) -> str:
+    """That device; for auto or None the best there is. Nothing is put there: of several processes each has its
+    own."""
+    import torch
+
+    if device in (None, "auto"):
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    kind, _, index = device.partition(":")
+    if not (index or "0").isdecimal() or int(index or 0) >= count.get(kind, 0):
+        fail("device", "must be one that torch sees", repr(device), "Pass cpu, or run `ttcnet env` for the reason.")
+    return device
+
+
+def numbers(name: str, texts: Sequence[str] | None) -> tuple[int, ...]:
+    """Of an option that was given as 1,2,4 or several times, each once; none if it was not given."""
+    parts = ",".join(texts).split(",") if texts else []
+    if not all(part.strip().isdecimal() for part in parts):
+        fail(
+            name, "must be a number, or several with commas", repr(",".join(texts or ())), f"Pass --{name} 1,2,4, say."
+        )
+    return tuple(dict.fromkeys(int(part) for part in parts))

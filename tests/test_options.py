@@ -1,0 +1,26 @@
+"""Options that several commands have."""
+
+import pytest
+import torch
+
+from ttcnet.options import numbers, usable
+
+
+def test_devices(monkeypatch):
+    assert usable("cpu") == "cpu"
+    for gpus, best in ((0, "cpu"), (2, "cuda")):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda gpus=gpus: gpus > 0)
+        assert usable("auto") == usable(None) == best
+    assert [usable(name) for name in ("cuda", "cuda:1")] == ["cuda", "cuda:1"]
+    for name in ("cuda:2", "cuda:x", "cuda:-1", "cpu:1", "abacus", ""):
+        with pytest.raises(ValueError, match=f"device must be one that torch sees; got '{name}'"):
+            usable(name)
+
+
+def test_numbers():
+    assert numbers("horizon", None) == numbers("horizon", []) == ()
+    assert numbers("horizon", ["4, 0,8", "4"]) == (4, 0, 8)
+    for texts in (["-1"], ["1,"], [""], ["4", "x"], ["1.5"]):
+        with pytest.raises(ValueError, match="horizon must be a number, or several with commas; got"):
+            numbers("horizon", texts)

@@ -113,6 +113,13 @@ def test_nothing_is_generated_for_data_with_faults(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_nothing_is_generated_if_prompts_of_a_later_benchmark_do_not_fit(models, tmp_path):
+    first, second = sums(tmp_path / "sums.jsonl"), write(tmp_path / "long.jsonl", {"problem": "1 " * 3000, "answer": 1})
+    said = ttcnet("eval", "math", first, second, "--model", models / "base", "--out", tmp_path / "out", *SHORT, code=1)
+    assert "max-tokens must leave room" in said
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

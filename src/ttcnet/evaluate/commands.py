@@ -69,17 +69,20 @@ def math_command(
             graders.check()
             sets = [problems(each, limit) for each in chosen]  # all of them, before anything is generated
             from .progress import run_watched
-            from .run import Plan
+            from .run import Plan, check
 
-            done = []
             with _engine(model, adapter, server, batch, device) as engine:
-                for each, found in zip(chosen, sets, strict=True):
-                    plan = Plan(
+                plans = [
+                    Plan(
                         each.name, found, horizons or ((each.horizon,) if engine.plans else (None,)),
                         samples or each.samples, each.temperature if temperature is None else temperature,
                         max_tokens or each.max_tokens, system_prompt(cot) if system is None else system, seed,
-                    )  # fmt: skip
-                    done.append(run_watched(engine, plan, out / each.name, graders))
+                    )
+                    for each, found in zip(chosen, sets, strict=True)
+                ]  # fmt: skip
+                for plan in plans:
+                    check(engine, plan)
+                done = [run_watched(engine, plan, out / plan.name, graders) for plan in plans]
         _tell(done, out)
 
 

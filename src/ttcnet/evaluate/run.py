@@ -61,6 +61,14 @@ def seed_of(*parts: object) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
 
+def check(engine: Engine, plan: Plan) -> None:
+    """Fail if the engine cannot do what is planned."""
+    if not engine.plans and plan.horizons != (None,):
+        remedy = "Leave it out. A server plans as far as it was told to at its start; see docs/serving.md."
+        fail("horizon", "must not be given: there are no TTC layers here to set it", plan.horizons, remedy)
+    engine.check([plan.ask(Key(problem.number, 0, None)) for problem in plan.problems], plan.max_tokens)
+
+
 def run(
     engine: Engine,
     plan: Plan,
@@ -76,11 +84,8 @@ def run(
 
     A killed run loses the batch in the making. What failed is tried again by the next run.
     """
-    if not engine.plans and plan.horizons != (None,):
-        remedy = "Leave it out. A server plans as far as it was told to at its start; see docs/serving.md."
-        fail("horizon", "must not be given: there are no TTC layers here to set it", plan.horizons, remedy)
+    check(engine, plan)
     graders.check()
-    engine.check([plan.ask(Key(problem.number, 0, None)) for problem in plan.problems], plan.max_tokens)
     store = Store(folder, plan.settings() | engine.facts(), plan.problems, rank)
     done = store.done()
     share = plan.keys()[rank::world]

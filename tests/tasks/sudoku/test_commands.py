@@ -101,6 +101,15 @@ def test_several_horizons(folder, tmp_path, given):
 
 
 @pytest.mark.slow
+def test_a_model_without_ttc_layers_has_no_horizon(folder, tmp_path):
+    config = TrainConfig(architecture="transformer", layers=2, width=32, heads=2).model()
+    TTCNetForCellClassification(config).save_pretrained(tmp_path)
+    options = [tmp_path, "--data", folder / "boards.csv", "--device", "cpu"]
+    assert "horizon must not be given: the model has no TTC layers" in complaint("eval", *options, "--horizon", "0,4")
+    run = CliRunner().invoke(app, ["sudoku", "eval", *map(str, options)])
+    assert labels(run) == ["one pass", "cell by cell"]
+
+
 def test_compiling_is_announced_and_loading_is_not(tmp_path):
     code = "from ttcnet.tasks import sudoku; print(sudoku.count('.' * 81))"
     for expected in (True, False):

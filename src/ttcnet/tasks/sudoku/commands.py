@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ttcnet.errors import complaints
+from ttcnet.errors import complaints, fail
 from ttcnet.options import Device, numbers, usable
 
 from .loading import check_file, load
@@ -113,14 +113,21 @@ def eval_command(
         boards = read(data)[:limit]
         check_file("out", out)
         net = load(model, device)
+        from ttcnet.nn import TTCLayer
+
         from .evaluation import MODES, WORDS, evaluate
         from .progress import watched
+
+        plans = any(isinstance(module, TTCLayer) for module in net.modules())
+        if horizon and not plans:
+            fail("horizon", "must not be given: the model has no TTC layers to set it", horizons, "Leave it out.")
 
         results: list[dict[str, Any]] = []
         passes = {"single": 1, "multi": 81 - int(boards.givens.min())}
         for steps in horizons:
             for name in mode or MODES:
-                label = f"{WORDS[name]}, horizon {net.config.horizon if steps is None else steps}"
+                label = WORDS[name]
+                label += f", horizon {net.config.horizon if steps is None else steps}" if plans else ""
                 with watched(net, label, passes[name] * len(boards)):
                     found = evaluate(net, boards, name, steps)
                 results.append(found.to_dict())

@@ -35,6 +35,21 @@ def test_not_on_the_cpu(layer):
         assert not may_replay(torch.zeros(1, WIDTH), layer)
 
 
+def test_the_addresses_are_those_of_all_parameters(layer):
+    before = layer._addresses()
+    assert sorted(before) == sorted(weight.data_ptr() for weight in layer.parameters())
+    for path in ("norm", "project", "context", "context.shared", "action_norm", "out"):
+        part = layer.get_submodule(path)
+        part.weight = torch.nn.Parameter(part.weight.detach().clone())
+        after = layer._addresses()
+        assert len(after) == len(before)
+        assert after != before, path
+        before = after
+        hook = part.register_forward_hook(lambda *_: None)
+        assert not layer._addresses(), path
+        hook.remove()
+
+
 def test_as_built(layer):
     assert layer._addresses()
     handle = layer.out.register_forward_hook(lambda *_: None)

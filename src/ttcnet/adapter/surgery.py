@@ -33,10 +33,8 @@ def plant(model: Any, insertions: Mapping[int, Insertion], classes: Mapping[type
     for index, insertion in insertions.items():
         layers[index].inserted = insertion
         change_class(layers[index], classes)
-    held = {type(layer).__name__ for layer in layers}
-    absent = {
-        kind.__name__ for pair in classes.items() for kind in pair
-    } - held  # accelerate looks for all it is told of
+    kinds = {kind.__name__ for pair in classes.items() for kind in pair}
+    absent = kinds - {type(layer).__name__ for layer in layers}  # accelerate looks for all that it is told of
     for part in {model, model.base_model}:
         change_class(part, classes)
         part._no_split_modules = {*part._no_split_modules, *type(part)._no_split_modules} - absent

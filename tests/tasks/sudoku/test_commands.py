@@ -105,7 +105,7 @@ def test_a_model_without_ttc_layers_has_no_horizon(folder, tmp_path):
     config = TrainConfig(architecture="transformer", layers=2, width=32, heads=2).model()
     TTCNetForCellClassification(config).save_pretrained(tmp_path)
     options = [tmp_path, "--data", folder / "boards.csv", "--device", "cpu"]
-    assert "horizon must not be given: the model has no TTC layers" in complaint("eval", *options, "--horizon", "0,4")
+    assert "horizon must not be given: there are no TTC layers" in complaint("eval", *options, "--horizon", "0,4")
     run = CliRunner().invoke(app, ["sudoku", "eval", *map(str, options)])
     assert labels(run) == ["one pass", "cell by cell"]
 

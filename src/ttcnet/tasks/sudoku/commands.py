@@ -120,7 +120,7 @@ def eval_command(
 
         plans = any(isinstance(module, TTCLayer) for module in net.modules())
         if horizon and not plans:
-            fail("horizon", "must not be given: the model has no TTC layers to set it", horizons, "Leave it out.")
+            fail("horizon", "must not be given: there are no TTC layers here to set it", horizons, "Leave it out.")
 
         results: list[dict[str, Any]] = []
         passes = {"single": 1, "multi": 81 - int(boards.givens.min())}

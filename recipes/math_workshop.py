@@ -6,7 +6,6 @@ import copy
 import gzip
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from ttcnet.bars import Bar
 from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import fail
 from ttcnet.evaluate.likelihood import answer_tokens, likelihoods
-from ttcnet.records import write_json, write_text
+from ttcnet.records import command, write_json, write_text
 from ttcnet.train.settings import FineTuning
 
 from .greedy import answers
@@ -81,7 +80,8 @@ class Workshop:
         self._answer(model, run, folder)
         clock.append(time.monotonic())
         seconds = {what: end - begin for what, begin, end in zip(STAGES, clock, clock[1:], strict=False)}
-        facts = {"machine": machine(), "versions": versions(), "commit": commit(), "command": _command()}
+        made_by = {"commit": commit(), "command": command("python -m recipes.math_small")}
+        facts = {"machine": machine(), "versions": versions()} | made_by
         sizes = {"parameters": size, "inserted": inserted, "tokens": tokens, "rows": len(self.task.train.kept)}
         write_json(folder / "measured.json", {"run": name} | sizes | {"seconds": seconds, "likelihood": found} | facts)
         values = ", ".join(f"{each['benchmark']} {each['per_token']['mean']:.4f}" for each in found[:2])
@@ -136,8 +136,3 @@ class Workshop:
             kept = {name: row[name] for name in ("answer", "numbers", "target") if name in row}
             text = self.tokenizer.decode(answer.tokens, skip_special_tokens=True)
             yield kept | {"text": text, "tokens": len(answer.tokens), "ended": answer.ended}
-
-
-def _command() -> str:
-    words = (Path(word).name if word.startswith("/") else word for word in sys.argv[1:])
-    return " ".join(["python -m recipes.math_small", *words])

@@ -25,12 +25,12 @@ from ttcnet.evaluate.likelihood import padded
 from ttcnet.lqr.arithmetic import working_dtype
 from ttcnet.nn.horizon import parse
 from ttcnet.train.examples import IGNORED, Example
-from ttcnet.train.schedule import UNDECAYED, warm_up_and_cosine
+from ttcnet.train.schedule import UNDECAYED, set_apart, warm_up_and_cosine
 from ttcnet.train.settings import FineTuning
 
 CAUSAL = "causal_without_mask"  # transformers makes no mask for attention that it does not know
 AttentionInterface.register(CAUSAL, sdpa_attention_forward)
-LAUNCH = 2048  # what a micro-batch costs beyond its tokens, in tokens
+LAUNCH = 8192  # what a micro-batch costs beyond its tokens, in tokens
 News = Callable[[dict[str, float]], None]
 
 
@@ -47,6 +47,9 @@ class Lean:
         self.optimizer = torch.optim.AdamW(
             _groups(model, config.weight_decay), lr=config.lr, betas=(0.9, 0.95), fused=self.device.type == "cuda"
         )
+        if config.inserted_lr is not None:
+            set_apart(self.optimizer, adapter.parameters(model).values(), config.inserted_lr)
+        self.highest = [group["lr"] for group in self.optimizer.param_groups]
         self.layers = [layer for layer in model.base_model.layers if compiled and not hasattr(layer, "inserted")]
         self.tokens = 0  # that were trained on, without padding
 
@@ -100,15 +103,15 @@ class Lean:
             loss.backward()
             total += loss.detach()
         clip_grad_norm_(self.model.parameters(), 1.0)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.rate(step)
+        for group, highest in zip(self.optimizer.param_groups, self.highest, strict=True):
+            group["lr"] = self.rate(step, highest)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return total
 
-    def rate(self, step: int) -> float:
+    def rate(self, step: int, highest: float | None = None) -> float:
         """The learning rate of a step."""
-        return self.config.lr * warm_up_and_cosine(step, self.steps, 1.0, 0.1, self.config.warm_up)
+        return (highest or self.config.lr) * warm_up_and_cosine(step, self.steps, 1.0, 0.1, self.config.warm_up)
 
     def _loss(self, ids: Tensor, labels: Tensor) -> Tensor:
         """The sum over the tokens of answers; logits are computed for those alone."""

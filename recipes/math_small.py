@@ -71,6 +71,7 @@ def main(
     only: Annotated[list[str] | None, typer.Option(help="Runs; all if not given.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over the data; 2 for math, 1 for countdown.")] = None,
     lr: Annotated[float, typer.Option(help="Highest learning rate.")] = LR,
+    inserted_lr: Annotated[float | None, typer.Option(help="That of what is inserted, if it is another.")] = None,
     minutes: Annotated[float, typer.Option(help="Start no run that would end later; 0 for no limit.")] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
 ) -> None:
@@ -80,12 +81,12 @@ def main(
         raise typer.BadParameter("data must be given for math: the folder of its files.")
     chosen = runs(only)
     with complaints():
-        _make(task, chosen, base, out, data, epochs or EPOCHS[task], lr, minutes, device)
+        _make(task, chosen, base, out, data, epochs or EPOCHS[task], lr, inserted_lr, minutes, device)
 
 
 def _make(
     task: str, chosen: dict[str, Run], base: Path, out: Path, data: Path | None, epochs: float, lr: float,
-    minutes: float, device: str,
+    inserted_lr: float | None, minutes: float, device: str,
 ) -> None:  # fmt: skip
     missing = {name: run for name, run in chosen.items() if not (out / name / "measured.json").exists()}
     missing = {name: run for name, run in missing.items() if not (out / name / "metrics.json").exists()}
@@ -97,7 +98,7 @@ def _make(
         from .math_workshop import Workshop  # late, since it takes seconds
 
         begin = time.monotonic()
-        workshop = Workshop(task, base, data, usable(device), lr, epochs)
+        workshop = Workshop(task, base, data, usable(device), lr, inserted_lr, epochs)
         longest = 0.0
         for name, run in missing.items():
             now = time.monotonic()

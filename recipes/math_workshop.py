@@ -41,9 +41,12 @@ STAGES = ("training", "likelihood", "answers")
 class Workshop:
     """The base model and a task, from which runs are made."""
 
-    def __init__(self, task: str, base: Path, data: Path | None, device: str, lr: float, epochs: float) -> None:
+    def __init__(
+        self, task: str, base: Path, data: Path | None, device: str, lr: float, inserted_lr: float | None, epochs: float
+    ) -> None:
         avoid_cudnn()
-        self.device, self.lr, self.epochs, self.name = torch.device(device), lr, epochs, base.name
+        self.device, self.lr, self.inserted_lr, self.epochs = torch.device(device), lr, inserted_lr, epochs
+        self.name = base.name
         self.tokenizer: Any = AutoTokenizer.from_pretrained(base)
         self.base: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
         nn.Module.to(self.base, self.device)
@@ -61,7 +64,8 @@ class Workshop:
         folder.mkdir(parents=True, exist_ok=True)
         config = FineTuning(
             model=self.name, data=self.task.data, out=name, adapter=run.adapter, horizon=run.horizon, lr=self.lr,
-            epochs=self.epochs, max_length=MAX_LENGTH, bf16=self.device.type == "cuda", seed=run.seed or 0,
+            inserted_lr=None if run.adapter is None else self.inserted_lr, epochs=self.epochs,
+            max_length=MAX_LENGTH, bf16=self.device.type == "cuda", seed=run.seed or 0,
             check_pointing=False, compiled=self.device.type == "cuda", log_every=EVERY,
         )  # fmt: skip
         write_json(folder / "config.json", {"task": self.task.name, "trained": run.seed is not None} | config.to_dict())

@@ -31,7 +31,7 @@ def test_the_same_losses_and_the_same_weights(tmp_path, insert):
     config = FineTuning(
         model="tiny", data=data, out=str(tmp_path / "run"), batch=12, device_batch=3, steps=4, lr=3e-3, bf16=False,
         check_pointing=False, log_every=1, horizon="pln:4,0.1,8",
-        adapter=None if insert is None else ADAPTER | {"insert": insert},
+        adapter=None if insert is None else ADAPTER | {"insert": insert}, inserted_lr=None if insert is None else 1e-3,
     )  # fmt: skip
     expected = sft.fine_tune(config, net_of(), tokenizer())
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]

@@ -108,7 +108,7 @@ def small_math(monkeypatch, tmp_path):
 
     def start(task, out, **options):
         where = dict(base=tmp_path / "tiny", data=tmp_path, out=tmp_path / out, device="cpu", epochs=1.0, minutes=0)
-        math_small.main(task, **where | {"only": None, "lr": 1e-3} | options)
+        math_small.main(task, **where | {"only": None, "lr": 1e-3, "inserted_lr": 1e-2} | options)
         return tmp_path / out
 
     return start
@@ -140,6 +140,7 @@ def test_every_run_of_the_small_table_is_trained_and_judged(small_math, only):
         assert (folder / "log.jsonl").exists() == config["trained"] == (folder.name != "base")
         if config["trained"]:
             tokens.add(metrics["tokens"])
+            assert config["inserted_lr"] == (None if folder.name.startswith("full") else 1e-2)
         assert not (folder / "measured.json").exists()
         assert metrics["command"].startswith("python -m recipes.math_small math --base tiny --out results/here")
     assert len(tokens) == 1  # all have seen the same

@@ -39,6 +39,6 @@ def finished(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("finished")
     adapter = ADAPTER | {"dropout": 0.1, "horizon": 5}
-    config = run_settings(folder, adapter=adapter, steps=7, save_every=3)
+    config = run_settings(folder, adapter=adapter, steps=7, save_every=3, inserted_lr=1e-2)
     trained = sft.fine_tune(config, model(), tokenizer())
     return folder / "run", trained.eval(), config

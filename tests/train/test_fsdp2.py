@@ -51,7 +51,9 @@ def one_of_two(folder, out, train, rank, port):
     sharded = []
     shard_on_the_cpu(sharded)
     net = model()
-    sft.fine_tune(run_settings(folder, out, train=train, device_batch=2, check_pointing=True), net, tokenizer())
+    sft.fine_tune(
+        run_settings(folder, out, train=train, inserted_lr=1e-2, device_batch=2, check_pointing=True), net, tokenizer()
+    )
     assert all(layer in sharded for layer in net.model.layers)
 
 
@@ -69,7 +71,7 @@ def two_processes(folder, out, train):
 
 @pytest.mark.parametrize("train", RESULTS)
 def test_the_shipped_configuration(train, tmp_path):
-    sft.fine_tune(run_settings(tmp_path, "one", train=train), model(), tokenizer())
+    sft.fine_tune(run_settings(tmp_path, "one", train=train, inserted_lr=1e-2), model(), tokenizer())
     two_processes(tmp_path, "two", train)
     shutil.copytree(tmp_path / "two", tmp_path / "again")
     shutil.rmtree(tmp_path / "again" / "checkpoint-6")

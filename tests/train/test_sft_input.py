@@ -28,6 +28,10 @@ def test_complaints_before_anything_is_learned(make, tmp_path):
     assert complaint(batch=6).startswith("batch must be a multiple of device_batch 4 times 1 processes")
     assert complaint(report_to="nothing").startswith("report_to must be one of none, all")
     assert complaint(horizon="8").startswith("horizon sampler must be one of pln")
+    assert complaint(inserted_lr=0.0).startswith("inserted_lr must be above 0")
+    assert complaint(adapter=None, inserted_lr=0.1).startswith(
+        "inserted_lr must not be given where nothing is inserted"
+    )
     assert complaint(adapter={"every": 2.5}).startswith("every must be a whole number")
     assert not (tmp_path / "run").exists()
     assert complaint(model(max_position_embeddings=4)).startswith("max_length must be given: the model takes 4 tokens")

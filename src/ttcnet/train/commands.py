@@ -25,6 +25,7 @@ def sft(
         str | None, typer.Option(help="Drawn every step: pln:8,0.1,32, uniform:1,32 or fixed:8.")
     ] = None,
     lr: Annotated[float | None, typer.Option(help="Highest learning rate.")] = None,
+    inserted_lr: Annotated[float | None, typer.Option(help="That of what is inserted, if it is another.")] = None,
     batch: Annotated[int | None, typer.Option(help="Examples in a step, over all devices.")] = None,
     device_batch: Annotated[int | None, typer.Option(help="Examples at a time on a device.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
@@ -53,10 +54,10 @@ def sft(
     with complaints():
         values: dict[str, Any] = {} if settings is None else values_of(settings)
         options = dict(
-            model=model, data=data, out=out, train=train, horizon=horizon, lr=lr, batch=batch,
-            device_batch=device_batch, epochs=epochs, steps=steps, max_length=max_length, packing=packing, bf16=bf16,
-            check_pointing=check_pointing, compiled=compiled, system=system, save_every=save_every,
-            report_to=report_to, seed=seed,
+            model=model, data=data, out=out, train=train, horizon=horizon, lr=lr, inserted_lr=inserted_lr,
+            batch=batch, device_batch=device_batch, epochs=epochs, steps=steps, max_length=max_length,
+            packing=packing, bf16=bf16, check_pointing=check_pointing, compiled=compiled, system=system,
+            save_every=save_every, report_to=report_to, seed=seed,
         )  # fmt: skip
         values |= {name: value for name, value in options.items() if value is not None}
         if insert == "none":

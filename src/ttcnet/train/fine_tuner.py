@@ -27,7 +27,7 @@ from ttcnet.errors import fail
 from ttcnet.files import facts, load, save
 from ttcnet.nn.horizon import Sampler
 
-from .schedule import UNDECAYED, warm_up_and_cosine
+from .schedule import UNDECAYED, set_apart, warm_up_and_cosine
 from .state import gather, plain_items, scatter
 
 STATE, RANDOM, PROGRESS = "state.safetensors", "random-{}.safetensors", "trainer_state.json"
@@ -51,6 +51,19 @@ class FineTuner(SFTTrainer):  # type: ignore[misc, unused-ignore]
     lr_scheduler: Any
     model_wrapped: Any
     optimizer: Any
+
+    def __init__(self, *args: Any, inserted_lr: float | None = None, **options: Any) -> None:
+        self.inserted_lr = inserted_lr
+        super().__init__(*args, **options)
+
+    def create_optimizer(self, model: nn.Module | None = None) -> Any:
+        """What is inserted may have a learning rate of its own."""
+        new = self.optimizer is None
+        made = super().create_optimizer(model)
+        if new and self.inserted_lr is not None:
+            of: Any = self.model if model is None else model
+            set_apart(made, adapter.parameters(of).values(), self.inserted_lr)
+        return made
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Up over the share `warmup_steps` of the steps, then by a cosine down to a tenth."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+
+import torch
 
 UNDECAYED = ("A_log", "D", "ridge")  # of mixers: rates, which zero would not tame
 
@@ -19,3 +22,15 @@ def warm_up_and_cosine(step: int, steps: int, highest: float, lowest: float, war
         return highest * (step + 1) / rising
     share = (step - rising) / max(1, steps - 1 - rising)
     return lowest + (highest - lowest) * (1 + math.cos(math.pi * min(share, 1.0))) / 2
+
+
+def set_apart(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor], lr: float) -> None:
+    """Give some of the parameters of a new optimizer a learning rate of their own. All else of theirs stays."""
+    own = {id(parameter) for parameter in parameters}
+    groups = list(optimizer.param_groups)
+    optimizer.param_groups.clear()
+    for group in groups:
+        parts = ([p for p in group["params"] if (id(p) in own) is chosen] for chosen in (False, True))
+        for part, rate in zip(parts, (group["lr"], lr), strict=True):
+            if part:
+                optimizer.add_param_group(group | {"params": part, "lr": rate})

@@ -32,6 +32,7 @@ class FineTuning:
         lora_rank: of LoRA.
         horizon: a sampler of horizons, one draw a step; see `ttcnet.nn.horizon`. For TTC layers.
         lr: the highest learning rate. It rises over `warm_up` of the steps and falls by a cosine to a tenth.
+        inserted_lr: that of what is inserted, which starts from nothing and may have to learn faster; None: `lr`.
         batch: examples (or packs) in a step, over all devices; `device_batch` of them at a time on each.
         epochs: passes over the data; `steps`, where given, counts instead.
         max_length: rows of more tokens are left out; None: a row that the model cannot take is an error. Also the size
@@ -54,6 +55,7 @@ class FineTuning:
     lora_rank: int = 16
     horizon: str = "pln:8,0.1,32"
     lr: float = 2e-5
+    inserted_lr: float | None = None
     warm_up: float = 0.1
     weight_decay: float = 0.1
     batch: int = 96
@@ -85,8 +87,9 @@ class FineTuning:
             value = getattr(self, name)
             if value is not None and value < 1:
                 fail(name, "must be 1 or more", value, "Pass a larger number.")
-        for name in ("lr", "epochs"):
-            if not 0 < getattr(self, name) < math.inf:
+        for name in ("lr", "inserted_lr", "epochs"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
                 fail(name, "must be above 0 and finite", getattr(self, name), "Pass such a number.")
         for name in ("weight_decay", "seed"):
             if not 0 <= getattr(self, name) < math.inf:
@@ -101,6 +104,9 @@ class FineTuning:
         if "every" in given:
             rhythm(given["every"])
         parse(self.horizon)
+        if self.inserted_lr is not None and self.adapter is None:
+            remedy = "Leave it out, or pass an adapter."
+            fail("inserted_lr", "must not be given where nothing is inserted", self.inserted_lr, remedy)
         if self.train == "inserted" and self.adapter is None:
             remedy = 'Pass train="all", or an adapter.'
             fail("train", "must not be 'inserted' where nothing is inserted", self.train, remedy)

@@ -184,7 +184,10 @@ def _trainer(
     )
     if _plans(model):
         callbacks = (*callbacks, Horizons(parse(config.horizon, seed=config.seed)))
-    trainer = FineTuner(model, options, train_dataset=examples.kept, processing_class=tokenizer, callbacks=[*callbacks])
+    trainer = FineTuner(
+        model, options, train_dataset=examples.kept, processing_class=tokenizer, callbacks=[*callbacks],
+        inserted_lr=config.inserted_lr,
+    )  # fmt: skip
     trainer.remove_callback(PrinterCallback)
     return trainer
 

@@ -3,12 +3,14 @@
 math-small-TASK              all models
 math-small-TASK-horizons     TTC-Net against the horizon
 math-small-TASK-ablations    TTC-Net, and what it is without this or that
+math-small-TASK-rates        all models, with a higher learning rate for what is inserted
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -43,35 +45,54 @@ def math_small_table(name: str, results: Path) -> str:
     """The table of that name, less "math-small-"; a sentence if there are no runs for it yet."""
     task, _, view = name.partition("-")
     runs = _read(results / task)
-    if not (_of(runs, "ttc") if view else runs):
+    rates = {
+        path.name: _read(path) for path in sorted((results / f"{task}-rates").glob("*"), key=lambda x: float(x.name))
+    }
+    if not {"": runs, "rates": rates}.get(view, _of(runs, "ttc")):
         data = " --data data/math" if task == "math" else ""
-        command = (
-            f"python -m recipes.math_small {task} --base SmolLM2-135M-Instruct{data} --out results/math-small/{task}"
-        )
-        return f"*Not run yet: `{command}`.*\n"
-    lines: Callable[[str, list[Result]], list[str]] = {"": _models, "horizons": _horizons, "ablations": _ablations}[
-        view
-    ]
-    return "\n".join(lines(task, runs)) + "\n\n" + _caption(task, runs) + "\n"
+        where = f"{task}-rates/3e-3 --inserted-lr 3e-3" if view == "rates" else task
+        base = f"python -m recipes.math_small {task} --base SmolLM2-135M-Instruct{data}"
+        return f"*Not run yet: `{base} --out results/math-small/{where}`.*\n"
+    if view == "rates":
+        lines = _rates(task, runs, rates)
+        runs = [run for each in rates.values() for run in each]
+    else:
+        lines = {"": _models, "horizons": _horizons, "ablations": _ablations}[view](task, runs)
+    return "\n".join(lines) + "\n\n" + _caption(task, runs) + "\n"
 
 
 def _models(task: str, runs: list[Result]) -> list[str]:
-    paper = ["MATH-500, paper"] if task == "math" else []
+    lines = _head(task, [""], ["MATH-500, paper"] if task == "math" else [])
+    for kind, title in MODELS.items():
+        if found := _of(runs, kind):
+            paper = [f"{PAPER[kind]:.1f}"] if task == "math" else []
+            lines.append(_row(task, [title], paper, found, [] if kind == "base" else _of(runs, "full")))
+    return lines
+
+
+def _rates(task: str, runs: list[Result], rates: dict[str, list[Result]]) -> list[str]:
+    lines = _head(task, ["", "learning rate of what is inserted"], [])
+    for kind, title in MODELS.items():
+        for rate, found in ({"": runs} if kind == "full" else {"as the rest": runs} | rates).items():
+            if kind != "base" and (of_kind := _of(found, kind)):
+                lines.append(_row(task, [title, rate], [], of_kind, _of(runs, "full")))
+    return lines
+
+
+def _head(task: str, first: list[str], paper: list[str]) -> list[str]:
     head = [*(f"{title}, %" for title in ANSWERED[task].values()), *paper]
     head += [f"log-likelihood a token, {title}" for title in SOLVED[task].values()]
     head += [f"less full fine-tuning, {title}" for title in SOLVED[task].values()]
-    lines = [f"| | seeds | {' | '.join(head)} |", "|---|--:|" + "--:|" * len(head)]
-    full = _of(runs, "full")
-    for kind, title in MODELS.items():
-        if not (found := _of(runs, kind)):
-            continue
-        own = OWN if kind == "ttc" else None
-        cells = [_accuracy(found, benchmark, own) for benchmark in ANSWERED[task]]
-        cells += [f"{PAPER[kind]:.1f}"] if paper else []
-        cells += [_likelihood(found, benchmark, own) for benchmark in SOLVED[task]]
-        cells += ["" if kind in ("base", "full") else _difference(found, full, benchmark) for benchmark in SOLVED[task]]
-        lines.append(f"| {title} | {len(found) if kind != 'base' else ''} | {' | '.join(cells)} |")
-    return lines
+    return [f"| {' | '.join([*first, 'seeds', *head])} |", "|---" * len(first) + "|--:" * (1 + len(head)) + "|"]
+
+
+def _row(task: str, first: list[str], paper: list[str], found: list[Result], full: list[Result]) -> str:
+    """Of a model, and how it differs from full fine-tuning."""
+    own = OWN if found[0]["run"].startswith("ttc") else None
+    cells = [_accuracy(found, benchmark, own) for benchmark in ANSWERED[task]] + paper
+    cells += [_likelihood(found, benchmark, own) for benchmark in SOLVED[task]]
+    cells += ["" if found[0]["run"].startswith("full") else _difference(found, full, name) for name in SOLVED[task]]
+    return f"| {' | '.join([*first, str(len(found)) if full else '', *cells])} |"
 
 
 def _horizons(task: str, runs: list[Result]) -> list[str]:
@@ -136,10 +157,12 @@ def _cell(values: list[float], low: float, high: float, digits: int) -> str:
 
 
 def _difference(runs: list[Result], full: list[Result], benchmark: str) -> str:
-    """Solution by solution, so that what is hard for all models does not count; mean over seeds."""
-    if not full:
+    """Solution by solution, so that what is hard for all models does not count, and seed by seed, so that no order of
+    the data does; the mean over the seeds of both."""
+    seeds = {run["config"]["seed"] for run in runs} & {run["config"]["seed"] for run in full}
+    if not seeds:
         return ""
-    ours, theirs = (_solutions(each, benchmark) for each in (runs, full))
+    ours, theirs = (_solutions([x for x in of if x["config"]["seed"] in seeds], benchmark) for of in (runs, full))
     found = ratio([a - b for a, b in zip(ours, theirs, strict=True)], full[0]["solutions"][benchmark]["tokens"])
     return f"{found.mean:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
 
@@ -160,11 +183,12 @@ def _caption(task: str, runs: list[Result]) -> str:
     solutions = ", ".join(f"{count:,} of {name}" for name, count in given.items())
     tokens = f"{trained[0]['tokens'] / 1e6:.1f} million tokens in " if trained else ""
     commits = ", ".join(sorted({run["commit"] for run in runs}))
+    command = re.sub(r" --(only|minutes) \S+", "", first["command"])  # that of all runs, in one piece
     return (
         f"Greedy answers to problems: {problems}. Log-likelihood in nats of solutions: {solutions}. In brackets the "
         f"range over seeds, or for one seed the 95 % interval over problems; differences are taken solution by "
-        f"solution, with their 95 % interval. {config['model']}, all weights trained on {config['data']}: {tokens}"
-        f"{config['epochs']:g} epochs, {config['batch']} rows a step, learning rate {config['lr']:g}. "
-        f"{first['machine']['gpu']}; torch {first['versions']['torch']}, transformers "
-        f"{first['versions']['transformers']}, commit {commits}. Command: `{first['command']}`."
+        f"solution and seed by seed, with their 95 % interval. {config['model']}, all weights trained on "
+        f"{config['data']}: {tokens}{config['epochs']:g} epochs, {config['batch']} rows a step, learning rate "
+        f"{config['lr']:g}. {first['machine']['gpu']}; torch {first['versions']['torch']}, transformers "
+        f"{first['versions']['transformers']}, commit {commits}. Command: `{command}`."
     )

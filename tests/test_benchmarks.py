@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shutil
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -370,7 +371,8 @@ def small_runs(folder, task="math", changes=None):
         run = folder / task / name
         run.mkdir(parents=True)
         config = dict(model="m", data="rows", lr=1e-3, batch=96, epochs=2, max_length=64, warm_up=0.1, weight_decay=0.1)
-        config |= dict(trained=name != "base") | (changes or {}).get(name, {})
+        seed = int(name.rpartition("-")[2]) if name != "base" else 0
+        config |= dict(trained=name != "base", seed=seed) | (changes or {}).get(name, {})
         horizons = [0, 8, 16] if name.startswith("ttc") else [None]
         score = dict(right=1, total=200, rate=0.1 + gain / 2, low=0.05, high=0.2, ended=1.0)
         nats = dict(mean=gain - 1, low=gain - 1.5, high=gain - 0.5)
@@ -392,7 +394,7 @@ def test_the_small_tables_have_seeds_intervals_and_differences(tmp_path):
     assert "| Base model |  | -15.0 (5.0 to 20.0) | -15.0 (5.0 to 20.0) | 25.0 | -1.5000 (-2.0000 to -1.0000) |" in text
     assert "| Full fine-tuning | 2 | 10.5 (10.0 to 11.0) |" in text
     assert "| TTC-Net | 2 | 11.5 (11.0 to 12.0) | 11.5 (11.0 to 12.0) | 52.8 | -0.9700 (-0.9800 to -0.9600) |" in text
-    assert "| +0.0200 (+0.0200 to +0.0200) | +0.0200 (+0.0200 to +0.0200) |" in text  # 0.03 less 0.01
+    assert "| +0.0400 (+0.0400 to +0.0400) | +0.0400 (+0.0400 to +0.0400) |" in text  # of seed 0, which both have
     assert "| + GDN | 1 | 10.5 (5.0 to 20.0) |" in text
     assert "+ Mamba" not in text
     assert "200 of gsm8k, 200 of math500" in text
@@ -403,6 +405,22 @@ def test_the_small_tables_have_seeds_intervals_and_differences(tmp_path):
     assert "| 4:1 | 1 | 15.0 (5.0 to 20.0) |" in ablations
     assert "| 52.8 / 53.6 |" in ablations
     assert "| TTC-Net | 2 | 11.5 (11.0 to 12.0) |" in math_small_table("countdown", small_runs(tmp_path, "countdown"))
+
+
+def test_the_small_table_of_learning_rates(tmp_path):
+    assert math_small_table("math-rates", tmp_path).startswith(
+        "*Not run yet: `python -m recipes.math_small math --base"
+    )
+    small_runs(tmp_path)
+    for rate in ("1e-2", "3e-3"):
+        small_runs(tmp_path / "math-rates").joinpath("math").rename(tmp_path / "math-rates" / rate)
+        shutil.rmtree(tmp_path / "math-rates" / rate / "full-0")
+    lines = [line.split(" | ")[:4] for line in math_small_table("math-rates", tmp_path).splitlines()]
+    accuracy = "11.5 (11.0 to 12.0)"
+    rates = ("as the rest", "3e-3", "1e-2")
+    assert [line for line in lines if line[0] == "| TTC-Net"] == [["| TTC-Net", rate, "2", accuracy] for rate in rates]
+    assert [line[:3] for line in lines if line[0] == "| Full fine-tuning"] == [["| Full fine-tuning", "", "2"]]
+    assert len(lines) == 2 + 1 + 2 * 3 + 2
 
 
 def test_the_small_tables_refuse_runs_that_cannot_be_compared(tmp_path):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import datetime
-import os
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ttcnet.environment import commit, machine, versions
+from ttcnet.records import write_csv
 
 from .measure import Outcome, Point
 
@@ -45,14 +45,8 @@ def sweep_of(row: Row) -> str:
 
 
 def write(rows: list[Row], path: Path) -> None:
-    """Written whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".tmp")
-    with unfinished.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    os.replace(unfinished, path)
+    write_csv(path, rows)
 
 
 def resume(path: Path, where: Row) -> list[Row]:

@@ -8,11 +8,12 @@ else results/NAME.csv as it is.
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+
+from ttcnet.records import write_text
 
 from .math_small import math_small_table
 from .results import Row, read, sweep_of
@@ -45,9 +46,7 @@ def update(document: Path, results: Path, write: bool) -> list[str]:
 
     new = BLOCK.sub(fresh, text)
     if write and stale:
-        unfinished = document.with_suffix(".tmp")
-        unfinished.write_text(new)
-        os.replace(unfinished, document)
+        write_text(document, new)
     return stale
 
 

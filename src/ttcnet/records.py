@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
 import os
 import shlex
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,10 +113,6 @@ def check_output(field: str, path: Path | None) -> None:
             fail(field, "must be a file that can be written", value, "Name another file.", OSError)
 
 
-def write_json(path: Path, content: Any) -> None:
-    write_text(path, json.dumps(content, indent=2) + "\n")
-
-
 def command(program: str = "ttcnet") -> str:
     """The command that made something, without the folders of one machine alone."""
     words = (Path(word).name if os.path.isabs(word) else word for word in sys.argv[1:])
@@ -128,8 +126,33 @@ def cut_log(log: Path, step: int) -> None:
         write_text(log, "".join(line for line in whole if json.loads(line)["step"] <= step))
 
 
+def write_json(path: Path, content: Any) -> None:
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    """One JSON object a line."""
+    write_text(path, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """The fields of the first row are the columns."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
 def write_text(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    unfinished = path.with_name(f"{path.name}.tmp")
-    unfinished.write_text(text, "utf-8")
-    os.replace(unfinished, path)
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Whole or not at all, also where several processes write the same file at the same time."""
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        unfinished.write_bytes(content)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -22,12 +22,11 @@ from ttcnet.environment import commit, machine, versions
 from ttcnet.errors import fail
 from ttcnet.files import is_first_process
 from ttcnet.names import loading
-from ttcnet.records import command, write_json
+from ttcnet.records import command, write_json, write_lines
 
 from .journal import Journal
 from .lm_model import TTCNetLM
 from .local import Local
-from .store import write_lines
 
 OURS, SETTINGS = Path(__file__).parent / "lm_tasks", "settings.json"
 ALLOWED = "HF_ALLOW_CODE_EVAL"  # what the package evaluate asks for before it runs code

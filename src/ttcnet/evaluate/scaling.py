@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -96,15 +94,6 @@ def _row(
     tokens, seconds = (sum(line[name] or 0 for line in lines) / answers for name in ("new_tokens", "seconds"))
     problems, failed = len({line["problem"] for line in lines}), sum(line["verdict"] == FAILED for line in lines)
     return Row(method, cot, horizon, n, *score, round(tokens, 2), round(seconds, 4), problems, failed)
-
-
-def write_csv(rows: list[Row], path: Path) -> None:
-    unfinished = path.with_name(f"{path.name}.tmp")
-    with unfinished.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(asdict(rows[0])))
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
-    os.replace(unfinished, path)
 
 
 def table(rows: list[Row]) -> Table:

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ttcnet.errors import fail
-from ttcnet.records import write_json
+from ttcnet.records import write_csv, write_json
 from ttcnet.tasks.math import Benchmark, Graders, Problem, system_prompt
 
 from .engine import Engine
 from .run import Plan, missing
-from .scaling import METHODS, Row, draw, horizon_rows, sample_rows, tree_rows, write_csv
+from .scaling import METHODS, Row, draw, horizon_rows, sample_rows, tree_rows
 from .store import generations
 from .summary import circumstances
 from .tree import Tree
@@ -86,9 +86,10 @@ def compare(found: list[Stage], settings: Settings, out: Path, graders: Graders)
         return []
     rows = [row for stage in found for row in _rows(stage, settings, graders)]
     runs = {f"{stage.folder.parent.name}/{stage.kind}": stage.plan.settings() for stage in found}
-    content = {"settings": asdict(settings), "rows": [asdict(row) for row in rows], "runs": runs}
+    plain = [asdict(row) for row in rows]
+    content = {"settings": asdict(settings), "rows": plain, "runs": runs}
     write_json(out / "scaling.json", content | circumstances())
-    write_csv(rows, out / "scaling.csv")
+    write_csv(out / "scaling.csv", plain)
     draw(rows, found[0].plan.name.rpartition(" ")[0], out / "scaling.png")
     return rows
 

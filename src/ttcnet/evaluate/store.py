@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ttcnet.errors import fail
-from ttcnet.records import rows, write_json
+from ttcnet.records import rows, write_json, write_lines
 from ttcnet.tasks.math import Problem
 
 from .engine import FAILED
@@ -99,9 +99,3 @@ def _mend(file: Path) -> None:
         content = file.read_bytes()
         if not content.endswith(b"\n"):
             os.truncate(file, content.rfind(b"\n") + 1)
-
-
-def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
-    unfinished = path.with_name(f"{path.name}.tmp")
-    unfinished.write_text("".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines), "utf-8")
-    os.replace(unfinished, path)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from huggingface_hub import HfApi
 
 from ttcnet import __version__
+from ttcnet.records import write_text
 
 if TYPE_CHECKING:
     from .modeling import TTCNetPreTrainedModel
@@ -19,12 +20,8 @@ HUB_OPTIONS = ("repo_id", "commit_message", "private", "token", "revision", "cre
 
 def write_card(text: str, folder: str | os.PathLike[str]) -> None:
     """README.md in the folder, unless there is one."""
-    target = Path(folder) / "README.md"
-    if target.exists():
-        return
-    unfinished = target.with_suffix(".tmp")
-    unfinished.write_text(text, "utf-8")
-    os.replace(unfinished, target)
+    if not (Path(folder) / "README.md").exists():
+        write_text(Path(folder) / "README.md", text)
 
 
 def card(model: TTCNetPreTrainedModel) -> str:

@@ -29,10 +29,8 @@ def make_command(
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
 ) -> None:
     """Make puzzles with solutions: problem, solution and answer for ttcnet sft; numbers and target for grading."""
-    from json import dumps
-
     from ttcnet.errors import complaints, fail
-    from ttcnet.records import write_text
+    from ttcnet.records import write_lines
 
     from .generator import Difficulty, make
     from .text import row
@@ -47,5 +45,5 @@ def make_command(
             fail("out", "must be a new file", f"{out}, which is there already", remedy, FileExistsError)
         puzzles = make(count, difficulty, seed=seed, split=split)
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_text(out, "".join(dumps(row(puzzle)) + "\n" for puzzle in puzzles))
+        write_lines(out, map(row, puzzles))
     typer.echo(f"{len(puzzles):,} puzzles are in {out}.")

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ttcnet.errors import fail
+from ttcnet.records import write_bytes
 
 from .grid import UNITS, Board, name_of
 
@@ -93,12 +94,7 @@ class Boards:
         content = HEADER + b"\n" + lines.tobytes()
         if path.suffix == ".gz":
             content = gzip.compress(content, mtime=0)  # no time stamp: the same boards make the same file
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            temporary.write_bytes(content)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_bytes(path, content)
 
 
 def _checked(puzzles: NDArray[np.uint8], solutions: NDArray[np.uint8]) -> Boards:

@@ -25,7 +25,7 @@ import typer
 
 from ttcnet.errors import complaints
 from ttcnet.options import usable
-from ttcnet.records import command, cut_log, write_json
+from ttcnet.records import cut_log, write_json
 from ttcnet.tasks.sudoku.settings import ARCHITECTURES, TrainConfig
 
 if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
@@ -150,7 +150,7 @@ def _judge(name: str, trainer: Trainer, boards: Boards, out: Path) -> None:
     import torch
     from torch import nn
 
-    from ttcnet.environment import commit, machine, versions
+    from ttcnet.environment import circumstances
     from ttcnet.tasks.sudoku.evaluation import MODES, WORDS, evaluate
 
     folder = out / name
@@ -160,9 +160,8 @@ def _judge(name: str, trainer: Trainer, boards: Boards, out: Path) -> None:
     model.save_pretrained(folder / "model")
     parameters = sum(parameter.numel() for parameter in model.parameters())
     write_json(folder / "config.json", asdict(trainer.config))
-    made_by = {"commit": commit(), "command": command("python -m recipes.sudoku")}
-    facts = {"machine": machine(), "versions": versions()} | made_by
-    write_json(folder / "metrics.json", {"run": name, "parameters": parameters, "results": results} | facts)
+    found = {"run": name, "parameters": parameters, "results": results}
+    write_json(folder / "metrics.json", found | circumstances(program="python -m recipes.sudoku"))
     rates = (f"{WORDS[each['mode']]} {_percent(each, 'boards')} / {_percent(each, 'cells')}" for each in results)
     typer.echo(f"{name:14} {'   '.join(rates)}")
 

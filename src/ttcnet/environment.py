@@ -1,4 +1,4 @@
-"""What a bug report and a benchmark need to know about the machine."""
+"""Where and with what something was computed: for bug reports, results and benchmarks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import platform
 import subprocess
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from . import __version__
 from .lqr import backends
+from .records import command
 
 PACKAGES = ("torch", "triton", "numba", "transformers", "numpy")
 
@@ -45,6 +47,16 @@ def commit() -> str:
     except (OSError, subprocess.CalledProcessError):
         return ""
     return revision + ("+changes" if changed else "")
+
+
+def circumstances(*packages: str, program: str = "ttcnet") -> dict[str, Any]:
+    """What made a result, for the file that holds it: machine, versions (of `packages` too), commit and command."""
+    return {
+        "machine": machine(),
+        "versions": versions(*packages),
+        "commit": commit(),
+        "command": command(program),
+    }
 
 
 def report() -> dict[str, dict[str, str]]:

@@ -20,6 +20,7 @@ from .extras import require
 from .names import is_path
 
 FILES = (".json", ".gz", ".csv", ".txt", ".parquet", ".zip")  # no dataset of the Hub has a name that ends so
+PICTURES = (".png", ".pdf", ".svg")
 REMEDY = "Check its name, its subset and split (`ttcnet data` takes these), and the network."
 
 
@@ -111,6 +112,13 @@ def check_output(field: str, path: Path | None) -> None:
         if path.is_dir() or not os.access(path.parent, os.W_OK):
             value = f"{path}, which is a folder" if path.is_dir() else f"{path} in a folder that is read-only"
             fail(field, "must be a file that can be written", value, "Name another file.", OSError)
+
+
+def check_picture(field: str, path: Path) -> None:
+    """Likewise, for a picture."""
+    if path.suffix not in PICTURES:
+        fail(field, f"must end in {' or '.join(PICTURES)}", path, "Name a file of one of these kinds.")
+    check_output(field, path)
 
 
 def command(program: str = "ttcnet") -> str:

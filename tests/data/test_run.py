@@ -74,7 +74,7 @@ def test_counts_and_files(settings, capsys):
     result = run(made := settings())
     said = counts(made)
     assert list(said["stages"]) == STAGES
-    assert {"settings", "versions", "machine", "command", "stages"} == set(said)
+    assert {"settings", "versions", "machine", "commit", "command", "stages"} == set(said)
     assert said["versions"]["rensa"][0].isdigit()
     assert said["settings"]["sample"] == {"rows": 50, "seed": 0, "quotas": {"a": 20}}
     stages = said["stages"]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -157,7 +158,7 @@ def test_every_row_of_the_papers_table_has_a_recipe():
     ]
 
 
-def test_the_command(tmp_path):
+def test_the_command(tmp_path, monkeypatch):
     from typer.testing import CliRunner
 
     from ttcnet.cli import app
@@ -168,10 +169,14 @@ def test_the_command(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text(f'model = "{base}"\nsteps = 9\nbf16 = false\n[adapter]\nevery = 2\nheads = 2\nstate_size = 8\n')
     options = ["--data", str(data), "--out", str(tmp_path / "run"), "--steps", "2", "--batch", "4", "--heads", "4"]
+    monkeypatch.setattr(sys, "argv", ["ttcnet", "sft", str(file)])
     done = CliRunner().invoke(app, ["sft", str(file), *options, "--train", "inserted"])
     assert done.exit_code == 0, done.output
     assert f"The adapter is in {tmp_path / 'run' / 'adapter'}" in done.output
-    kept = json.loads((tmp_path / "run" / "settings.json").read_text())["settings"]
+    record = json.loads((tmp_path / "run" / "settings.json").read_text())
+    assert record["command"] == "ttcnet sft run.toml"
+    assert {"machine", "versions", "commit"} < set(record)
+    kept = record["settings"]
     assert kept["adapter"] == {"every": 2, "heads": 4, "state_size": 8}
     assert kept["steps"] == 2
     again = CliRunner().invoke(app, ["sft", str(file), *options, "--train", "inserted", "--every", "2"])

@@ -86,8 +86,8 @@ class Step(NamedTuple):
 class Folder:
     """The folder of a run in which these steps are planned. Steps that are done must be the first of them."""
 
-    def __init__(self, path: Path, steps: list[Step], facts: Content, commit: str) -> None:
-        self.path, self._commit = path, commit
+    def __init__(self, path: Path, steps: list[Step], facts: Content) -> None:
+        self.path = path
         self.counts: Content = facts | {"stages": {}}
         if (path / COUNTS).exists():
             self.counts["stages"] = done = json.loads((path / COUNTS).read_text())["stages"]
@@ -125,7 +125,7 @@ class Folder:
             "sources": dict(stage.sources),
             "notes": {note: number for note, number in stage.notes.items() if number},
             "seconds": round(time.monotonic() - begin, 3),
-            "commit": self._commit,
+            "commit": self.counts["commit"],
         }
         write_json(self.path / COUNTS, self.counts)
 

@@ -13,8 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.table import Table
 
 from ttcnet.bars import Bar
-from ttcnet.environment import commit, machine, versions
-from ttcnet.records import command
+from ttcnet.environment import circumstances
 
 from .contamination import decontaminate
 from .duplicates import exact, near
@@ -30,10 +29,9 @@ PACKAGES = ("datasets", "rensa", "math-verify")
 def run(settings: Settings) -> Path:
     """Do all stages, or those that are not done yet. The folder gets data.jsonl, counts.json, and what every stage kept
     and dropped."""
-    facts = {"settings": asdict(settings), "command": command()}
-    facts |= {"versions": versions(*PACKAGES), "machine": machine()}
+    facts = {"settings": asdict(settings)} | circumstances(*PACKAGES)
     planned = list(steps(settings))
-    folder = Folder(Path(settings.out), planned, facts, commit())
+    folder = Folder(Path(settings.out), planned, facts)
     left = [step for step in planned if not folder.done(step)]
     for step in left:  # what can be known to be wrong is told before anything is done
         for source in _sources(step.settings):

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from ttcnet.bars import Bar
 from ttcnet.console import tell
-from ttcnet.environment import commit, machine, versions
+from ttcnet.environment import circumstances
 from ttcnet.errors import fail
 from ttcnet.extras import require
-from ttcnet.records import command, rows
+from ttcnet.records import rows
 
 from .alignment import similarity, summary
 from .local import load
@@ -63,11 +63,7 @@ def report(
         "model": model,
         "adapter": adapter,
         "data": data,
-        "versions": versions(),
-        "machine": machine(),
-        "commit": commit(),
-        "command": command(),
-    }
+    } | circumstances()
 
 
 @torch.no_grad()

@@ -9,8 +9,6 @@ import typer
 
 from ttcnet.options import Device
 
-KINDS = (".png", ".pdf", ".svg")
-
 app = typer.Typer(help="Look inside models.", no_args_is_help=True, pretty_exceptions_enable=False)
 
 
@@ -32,19 +30,17 @@ def alignment(
 ) -> None:
     """Compare what TTC layers plan with the chain of thought that follows, of the same question and of others."""
     from ttcnet.console import tell
-    from ttcnet.errors import complaints, fail
+    from ttcnet.errors import complaints
     from ttcnet.extras import require
     from ttcnet.names import check_model
-    from ttcnet.records import check_output, write_json
+    from ttcnet.records import check_output, check_picture, write_json
 
     with complaints():
         check_model(model, adapter)
         check_output("out", out)
         if plot is not None:
             require("matplotlib", "plot", "Drawing the alignment")
-            if plot.suffix not in KINDS:
-                fail("plot", f"must end in {' or '.join(KINDS)}", plot, "Name a file of one of these kinds.")
-            check_output("plot", plot)
+            check_picture("plot", plot)
         tell("Starting transformers ...")
         require("transformers", "models", "ttcnet analyse")
         from .alignment_report import draw, report, table

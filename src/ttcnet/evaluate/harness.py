@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,11 +17,11 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable, make_table
 
 from ttcnet.console import tell
-from ttcnet.environment import commit, machine, versions
+from ttcnet.environment import circumstances, commit
 from ttcnet.errors import fail
 from ttcnet.files import is_first_process
 from ttcnet.names import loading
-from ttcnet.records import command, write_json, write_lines
+from ttcnet.records import write_json, write_lines
 
 from .journal import Journal
 from .lm_model import TTCNetLM
@@ -178,12 +177,8 @@ def _write(results: dict[str, Any], settings: Harness, model: TTCNetLM, out: Pat
         "results": figures,
         "settings": asdict(settings),
         "horizon": model.horizon,
-        "versions": versions() | {"lm_eval": metadata.version("lm_eval")},
-        "machine": machine(),
-        "commit": commit(),
-        "command": command(),
     }
-    write_json(out / "results.json", record)
+    write_json(out / "results.json", record | circumstances("lm_eval"))
 
 
 def _plain(content: Any) -> Any:

@@ -62,9 +62,8 @@ def likelihood(
             label = "" if each.horizon is None else f"horizon {each.horizon}: "
             typer.echo(f"{label}log-likelihood of a token {each.per_token}, of a solution {each.per_solution}")
         if out is not None:
-            from ttcnet.environment import commit, machine, versions
-            from ttcnet.records import command, write_json
+            from ttcnet.environment import circumstances
+            from ttcnet.records import write_json
 
             figures = {"data": data, "results": [each.to_dict() for each in results]}
-            facts = {"machine": machine(), "versions": versions(), "commit": commit()}
-            write_json(out, engine.facts() | figures | facts | {"command": command()})
+            write_json(out, engine.facts() | figures | circumstances())

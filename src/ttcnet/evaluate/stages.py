@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ttcnet.environment import circumstances
 from ttcnet.errors import fail
 from ttcnet.records import write_csv, write_json
 from ttcnet.tasks.math import Benchmark, Graders, Problem, system_prompt
@@ -14,7 +15,7 @@ from .engine import Engine
 from .run import Plan, missing
 from .scaling import METHODS, Row, draw, horizon_rows, sample_rows, tree_rows
 from .store import generations
-from .summary import circumstances
+from .summary import GRADERS
 from .tree import Tree
 
 
@@ -88,7 +89,7 @@ def compare(found: list[Stage], settings: Settings, out: Path, graders: Graders)
     runs = {f"{stage.folder.parent.name}/{stage.kind}": stage.plan.settings() for stage in found}
     plain = [asdict(row) for row in rows]
     content = {"settings": asdict(settings), "rows": plain, "runs": runs}
-    write_json(out / "scaling.json", content | circumstances())
+    write_json(out / "scaling.json", content | circumstances(*GRADERS))
     write_csv(out / "scaling.csv", plain)
     draw(rows, found[0].plan.name.rpartition(" ")[0], out / "scaling.png")
     return rows

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from rich.table import Table
 
-from ttcnet.environment import commit, machine, versions
-from ttcnet.records import command, write_json
+from ttcnet.environment import circumstances
+from ttcnet.records import write_json
 
 from .engine import CUT, FAILED
 from .statistics import bootstrap, pass_at_k, wilson
@@ -26,19 +25,9 @@ def summarise(folder: Path) -> dict[str, Any]:
     for line in generations(folder):
         by_horizon[line["horizon"]].append(line)
     results = [{"horizon": horizon} | figures(lines, settings) for horizon, lines in by_horizon.items()]
-    content = {"settings": settings, "results": results} | circumstances()
+    content = {"settings": settings, "results": results} | circumstances(*GRADERS)
     write_json(folder / SUMMARY, content)
     return content
-
-
-def circumstances() -> dict[str, Any]:
-    """What made a result: machine, versions, commit, command."""
-    return {
-        "machine": machine(),
-        "versions": versions() | {name: version(name) for name in GRADERS},
-        "commit": commit(),
-        "command": command(),
-    }
 
 
 def figures(lines: list[dict[str, Any]], settings: dict[str, Any]) -> dict[str, Any]:

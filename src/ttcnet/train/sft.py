@@ -22,7 +22,7 @@ from ttcnet import adapter
 from ttcnet.adapter import TTCAdapterConfig
 from ttcnet.attention import avoid_cudnn
 from ttcnet.console import tell
-from ttcnet.environment import commit, machine, versions
+from ttcnet.environment import circumstances
 from ttcnet.errors import fail
 from ttcnet.files import is_first_process, writing
 from ttcnet.models.pattern import TTC
@@ -116,8 +116,7 @@ def _check_settings(config: FineTuning, out: Path) -> None:
             remedy = "Give the settings that it was started with, or choose another folder."
             fail("settings", f"must be those of the run in {out}", f"(then, now): {changed}", remedy)
     elif is_first_process():
-        facts = {"machine": machine(), "versions": versions(), "commit": commit()}
-        write_json(kept, {"settings": now} | facts)
+        write_json(kept, {"settings": now} | circumstances())
 
 
 def _insert(model: Any, config: FineTuning) -> Any:

@@ -56,7 +56,8 @@ def test_folders_without_a_model(folder, tmp_path):
 
 def test_what_is_written_is_checked_before_anything_is_done(folder, tmp_path):
     options = ["--data", folder / "boards.csv"]
-    assert "out must be a file; got" in complaint("eval", folder / "run/model", *options, "--out", tmp_path)
+    said = complaint("eval", folder / "run/model", *options, "--out", tmp_path)
+    assert "out must be a file that can be written; got" in said
     assert "picture must end in .png or .pdf or .svg" in complaint("demo", "--picture", tmp_path / "x.bmp")
     for device in ("abacus", "cuda:99", "cpu:x", ""):
         assert f"device must be one that torch sees; got '{device}'" in complaint("play", "--device", device)

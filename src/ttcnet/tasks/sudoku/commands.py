@@ -10,8 +10,9 @@ import typer
 
 from ttcnet.errors import complaints, fail
 from ttcnet.options import Device, numbers, usable
+from ttcnet.records import check_output
 
-from .loading import check_file, load
+from .loading import load
 from .watching import demo, play, solve
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def eval_command(
     with complaints():
         horizons = numbers("horizon", horizon) or (None,)
         boards = read(data)[:limit]
-        check_file("out", out)
+        check_output("out", out)
         net = load(model, device)
         from ttcnet.nn import TTCLayer
 
@@ -158,7 +159,7 @@ def probe_command(
     with complaints():
         steps = numbers("step", step)
         learnt, held_out = read(train)[:limit], read(test)[:limit]
-        check_file("out", out)
+        check_output("out", out)
         net = load(model, device)
         from .probe import STEPS, probe
         from .progress import watched
@@ -175,13 +176,11 @@ def probe_command(
 
 def _write(out: Path, model: Path | None, found: dict[str, Any]) -> None:
     """Results, with what made them."""
-    from ttcnet.environment import commit, machine, versions
-    from ttcnet.records import command, write_json
+    from ttcnet.environment import circumstances
+    from ttcnet.records import write_json
 
-    out.parent.mkdir(parents=True, exist_ok=True)
     which = {"model": "shipped" if model is None else str(model)}
-    facts = {"machine": machine(), "versions": versions(), "commit": commit()}
-    write_json(out, which | found | facts | {"command": command()})
+    write_json(out, which | found | circumstances())
 
 
 def _board(folder: Path | None) -> Any:

@@ -123,7 +123,6 @@ def picture(games: list[Game], evaluations: list[Evaluation], path: Path) -> Non
     axis.set_xticks(range(len(labels)), labels)
     axis.set(xlabel="horizon T", ylabel="%", ylim=(0, 105), title="single pass")
     axis.legend(loc="lower right", fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 

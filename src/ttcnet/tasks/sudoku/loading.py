@@ -51,9 +51,3 @@ def _check_model(folder: Path) -> None:
         if json.loads((folder / "config.json").read_text())["architectures"] == ["TTCNetForCellClassification"]:
             return
     fail("model", rule, f"{folder}, whose config.json is of none", remedy)
-
-
-def check_file(name: str, path: Path | None) -> None:
-    """Before any work is done for it."""
-    if path is not None and path.is_dir():
-        fail(name, "must be a file", f"{path}, which is a folder", "Name a file in it.")

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from ttcnet.errors import complaints, fail
+from ttcnet.errors import complaints
 from ttcnet.options import Device
+from ttcnet.records import check_picture
 
-from .loading import check_file, load
+from .loading import load
 
 Model = Annotated[Path | None, typer.Option(help="Folder of a model; the one that comes with ttcnet if not given.")]
-PICTURES = (".png", ".pdf", ".svg")
 
 
 def solve(
@@ -70,9 +70,7 @@ def demo(
 
     with complaints():
         require("matplotlib", "plot", "The demo's picture")
-        if picture.suffix not in PICTURES:
-            fail("picture", f"must end in {' or '.join(PICTURES)}", picture, "Name a file of one of these kinds.")
-        check_file("picture", picture)
+        check_picture("picture", picture)
         puzzles = [generate(1, givens=(n, n), seed=seed + k) for k, n in enumerate(givens or (34, 30, 26))]
         net = load(model, device)
         from . import demo

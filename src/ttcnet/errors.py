@@ -12,6 +12,15 @@ def fail(field: str, rule: str, value: object, remedy: str, error: type[Exceptio
     raise error(f"{field} {rule}; got {value}. {remedy}")
 
 
+def check_integer(field: str, value: object, least: int, remedy: str) -> int:
+    """`value`, if it is an integer of `least` or more; True and False are none."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        fail(field, "must be an integer", repr(value), remedy, TypeError)
+    if value < least:
+        fail(field, f"must be {least} or more", value, remedy)
+    return value
+
+
 def is_complaint(error: BaseException) -> bool:
     """Whether `fail` raised it: a sentence for the user, who needs no traceback."""
     trace = error.__traceback__

@@ -225,7 +225,7 @@ def test_stable_at_a_high_learning_rate():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(heads=0), "heads must be an integer of 1 or more; got 0"),
+        (dict(heads=0), "heads must be 1 or more; got 0"),
         (dict(heads=2, state_size=-1), "state_size must be"),
         (dict(heads=2, rank=2.5), "rank must be an integer"),
         (dict(heads=2, horizon=-1), "horizon must be 0 or more"),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from ttcnet.errors import fail
+from ttcnet.errors import check_integer, fail
 from ttcnet.insertable import TTC, check_insert, rhythm
-from ttcnet.models.pattern import blocks_of, interleaved
 
 FORGETFUL = (TTC, "mlp")  # these look at each token by itself
 SIZES = {"heads": 1, "state_size": 1, "action_size": 1, "rank": 1, "horizon": 0}  # and the least that each may be
@@ -48,21 +47,15 @@ class TTCAdapterConfig:
 
     def __post_init__(self) -> None:
         for field, least in SIZES.items():
-            value = getattr(self, field)
-            if value is None and field == "action_size":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                fail(field, "must be an integer", repr(value), "Pass a whole number.", TypeError)
-            if value < least:
-                fail(field, f"must be {least} or more", value, "Pass a larger number.")
+            if getattr(self, field) is not None or field != "action_size":
+                check_integer(field, getattr(self, field), least, f"Pass such a number, as {field}=16.")
         for field in ("time_homogeneous", "zero_init"):
             if not isinstance(getattr(self, field), bool):
                 fail(field, "must be True or False", repr(getattr(self, field)), "Pass one of them.", TypeError)
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
             fail("dropout", "must lie in [0, 1)", repr(self.dropout), "Pass the share to drop, such as 0.1.")
         check_insert(self.insert)
-        blocks, _ = rhythm(self.every)
-        self.places(blocks)
+        rhythm(self.every)
 
     def places(self, layers: int) -> dict[int, int]:
         """How many layers are inserted into which of a model's decoder layers, counted from 0."""
@@ -70,8 +63,7 @@ class TTCAdapterConfig:
         if blocks > layers:
             remedy = f"Pass every={layers} or less."
             fail("every", f"must fit the model's {layers} decoder layers", repr(self.every), remedy)
-        plans = blocks_of(interleaved(f"{blocks}:{each}", layers, "attention", self.insert))
-        return {index: len(plan.inserted) for index, plan in enumerate(plans) if plan.inserted}
+        return dict.fromkeys(range(blocks - 1, layers, blocks), each)
 
     @property
     def remembers(self) -> bool:

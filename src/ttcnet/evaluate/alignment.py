@@ -8,11 +8,11 @@ A path starts at (1, 1), ends at (T, L), and goes on by (1, 0), (0, 1) or (1, 1)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from .means import Mean
 
 DRAWS = 10_000
 
@@ -46,16 +46,7 @@ def similarity(plans: Tensor, states: Tensor) -> Tensor:
     return path_mean(F.normalize(plans, dim=-1) @ F.normalize(states, dim=-1).mT)
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A mean, and its 95 % interval over questions."""
-
-    mean: float
-    low: float
-    high: float
-
-
-def summary(matrix: Tensor, seed: int = 0) -> dict[str, Estimate]:
+def summary(matrix: Tensor, seed: int = 0) -> dict[str, Mean]:
     """Means over same-question pairs and over all others, and their difference.
 
     matrix (N, N): the plan of one question, by row, with the text of another, by column. Intervals are by drawing
@@ -73,9 +64,9 @@ def summary(matrix: Tensor, seed: int = 0) -> dict[str, Estimate]:
     own = values.diagonal()
     same = counts @ own / questions
     random = ((counts @ (values - own.diag())) * counts).sum(1) / pairs
-    return {name: _estimate(each) for name, each in (("same", same), ("random", random), ("difference", same - random))}
+    return {name: _mean(each) for name, each in (("same", same), ("random", random), ("difference", same - random))}
 
 
-def _estimate(drawn: Tensor) -> Estimate:
+def _mean(drawn: Tensor) -> Mean:
     low, high = torch.quantile(drawn[1:], torch.tensor([0.025, 0.975], dtype=drawn.dtype)).tolist()
-    return Estimate(drawn[0].item(), low, high)
+    return Mean(drawn[0].item(), low, high)

@@ -86,10 +86,7 @@ def measure(model: Any, asked: Questions, steps: int, console: Console) -> dict[
 
 
 def _summaries(matrices: dict[str, Tensor]) -> dict[str, Any]:
-    return {
-        kind: {name: asdict(estimate) for name, estimate in summary(matrix).items()}
-        for kind, matrix in matrices.items()
-    }
+    return {kind: {name: asdict(found) for name, found in summary(matrix).items()} for kind, matrix in matrices.items()}
 
 
 def place(module: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-from ttcnet.errors import fail
+from ttcnet.errors import check_integer, fail
 from ttcnet.nn.mixers import KINDS
 
 from .pattern import TTC, BlockPlan, blocks_of, interleaved
@@ -134,14 +134,10 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
 def check(config: TTCNetConfig) -> None:
     """Fail if the configuration makes no model."""
     for field in (*SIZES, "horizon", "grid"):
-        value, least = getattr(config, field), 0 if field == "horizon" else 1
         optional = field in ("intermediate_size", "ttc_heads", "ttc_action_size", "grid")
-        if value is None and optional:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int):
-            fail(field, "must be an integer", repr(value), "Pass a whole number.", TypeError)
-        if value < least:
-            fail(field, f"must be {least} or more", value, "Pass a larger number.")
+        if getattr(config, field) is not None or not optional:
+            least = 0 if field == "horizon" else 1
+            check_integer(field, getattr(config, field), least, "Pass such a number.")
     if config.hidden_size % config.num_attention_heads:
         rule = f"must divide hidden_size = {config.hidden_size}"
         fail("num_attention_heads", rule, config.num_attention_heads, "Pass a number of heads that does.")

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ttcnet.errors import fail
 from ttcnet.insertable import TTC as TTC
-from ttcnet.lqr.checks import fail
 from ttcnet.nn.mixers import KINDS
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from statistics import NormalDist
 
-from ttcnet.errors import fail
+from ttcnet.errors import check_integer, fail
 
 
 class Sampler(ABC):
@@ -30,7 +30,7 @@ class Sampler(ABC):
     max: int
 
     def __init__(self, seed: int) -> None:
-        self.seed = _integer("seed", seed, 0, "Pass an integer such as seed=0, the same on every process.")
+        self.seed = check_integer("seed", seed, 0, "Pass an integer such as seed=0, the same on every process.")
         self.draws = 0
 
     def draw(self) -> int:
@@ -54,7 +54,7 @@ class Sampler(ABC):
             fail("state", "must hold the keys draws, sampler and seed, and no others", sorted(state), remedy)
         if state["sampler"] != self._kind():
             fail("state", f"must be of a {self._kind()}", state["sampler"], "Resume with the sampler of the run.")
-        seed, draws = (_integer(f"state[{key!r}]", state[key], 0, remedy) for key in ("seed", "draws"))
+        seed, draws = (check_integer(f"state[{key!r}]", state[key], 0, remedy) for key in ("seed", "draws"))
         self.seed, self.draws = seed, draws
 
     def _kind(self) -> str:
@@ -75,7 +75,7 @@ class PoissonLogNormal(Sampler):
 
     def __init__(self, mean: float = 8, sigma: float = 0.1, max: int = 32, *, seed: int = 0) -> None:  # noqa: A002
         super().__init__(seed)
-        self.max = _integer("max", max, 1, "Pass the longest horizon of training, such as max=32.")
+        self.max = check_integer("max", max, 1, "Pass the longest horizon of training, such as max=32.")
         self.mean = _number("mean", mean)
         self.sigma = _number("sigma", sigma)
         if not 0 < self.mean <= self.max:
@@ -101,8 +101,8 @@ class Uniform(Sampler):
 
     def __init__(self, min: int = 1, max: int = 32, *, seed: int = 0) -> None:  # noqa: A002
         super().__init__(seed)
-        self.min = _integer("min", min, 1, "The shortest plan has one step.")
-        self.max = _integer("max", max, self.min, "Pass the longest horizon of training, such as max=32.")
+        self.min = check_integer("min", min, 1, "The shortest plan has one step.")
+        self.max = check_integer("max", max, self.min, "Pass the longest horizon of training, such as max=32.")
 
     def _sample(self, random: Random) -> int:
         return self.min + int(random.random() * (self.max - self.min + 1))
@@ -116,7 +116,7 @@ class Fixed(Sampler):
 
     def __init__(self, horizon: int = 8, *, seed: int = 0) -> None:
         super().__init__(seed)
-        self.max = _integer("horizon", horizon, 1, "The shortest plan has one step.")
+        self.max = check_integer("horizon", horizon, 1, "The shortest plan has one step.")
 
     def _sample(self, random: Random) -> int:
         return self.max
@@ -163,14 +163,6 @@ def _poisson(rate: float, random: Random, limit: int) -> int:
         count += 1
         time -= math.log1p(-random.random())
     return count
-
-
-def _integer(field: str, value: object, least: int, remedy: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        fail(field, "must be an integer", repr(value), remedy, TypeError)
-    if value < least:
-        fail(field, f"must be {least} or more", value, remedy)
-    return value
 
 
 def _number(field: str, value: object) -> float:

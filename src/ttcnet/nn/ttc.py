@@ -7,8 +7,8 @@ from typing import Literal, overload
 import torch
 from torch import Tensor, nn
 
+from ttcnet.errors import check_integer, fail
 from ttcnet.lqr import ModulatedLQR, Solution, plan, solve
-from ttcnet.lqr.checks import fail
 from ttcnet.lqr.checks import horizon as check_horizon
 from ttcnet.lqr.plan import NAMES
 
@@ -72,8 +72,7 @@ class TTCLayer(nn.Module):
         action_size = state_size if action_size is None else action_size
         sizes = {"width": width, "heads": heads, "state_size": state_size, "action_size": action_size, "rank": rank}
         for field, value in sizes.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                fail(field, "must be an integer of 1 or more", repr(value), f"Pass a size, such as {field}=16.")
+            check_integer(field, value, 1, f"Pass a size, such as {field}=16.")
         self.width, self.heads, self.state_size, self.action_size = width, heads, state_size, action_size
         if backend not in NAMES:
             fail("backend", f"must be one of {', '.join(NAMES)}", repr(backend), "See `ttcnet env`.")

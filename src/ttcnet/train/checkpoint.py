@@ -46,13 +46,13 @@ def restore(tensors: dict[str, Tensor], model: nn.Module, optimizer: torch.optim
         fail("checkpoint", "must hold the weights of this model", f"missing {missing}, extra {extra}", remedy)
     for name, parameter in names.items():
         parameter.copy_(tensors[f"model/{name}"])
-        memory = optimizer.state[parameter]
-        for key, value in tensors.items():
-            kind, _, of = key.removeprefix("optimizer/").partition("/")
-            if key.startswith("optimizer/") and of == name:
-                if isinstance(memory.get(kind), Tensor):
-                    memory[kind].copy_(value)
-                else:  # a count of steps stays on the CPU unless the optimizer is captured
-                    on_device = value.ndim > 0 or optimizer.defaults.get("capturable", False)
-                    memory[kind] = value.to(parameter.device) if on_device else value.clone()
+    for key, value in tensors.items():
+        if key.startswith("optimizer/"):
+            _, kind, name = key.split("/", 2)
+            memory = optimizer.state[names[name]]
+            if isinstance(memory.get(kind), Tensor):
+                memory[kind].copy_(value)
+            else:  # a count of steps stays on the CPU unless the optimizer is captured
+                on_device = value.ndim > 0 or optimizer.defaults.get("capturable", False)
+                memory[kind] = value.to(names[name].device) if on_device else value.clone()
     restore_random(tensors)

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ttcnet.lqr.checks import fail
+from ttcnet.errors import fail
 
 from .attention import Attention, KeysAndValues
 from .base import Memory, Mixer, State, positive

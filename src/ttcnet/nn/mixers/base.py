@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ttcnet.errors import check_integer, fail
 from ttcnet.lqr.arithmetic import working_dtype
-from ttcnet.lqr.checks import fail
 
 
 @dataclass
@@ -209,8 +209,4 @@ def fill(parameter: Tensor, values: Tensor) -> None:
 
 
 def positive(field: str, value: object, remedy: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        fail(field, "must be an integer", repr(value), remedy, TypeError)
-    if value < 1:
-        fail(field, "must be 1 or more", value, remedy)
-    return value
+    return check_integer(field, value, 1, remedy)

@@ -16,13 +16,11 @@ from ttcnet.errors import fail
 from ttcnet.files import digest
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.train import checkpoint
-from ttcnet.train.schedule import warm_up_and_cosine
+from ttcnet.train.schedule import UNDECAYED, warm_up_and_cosine
 
 from .data import Boards
 from .feed import Feed, mixed
 from .settings import TrainConfig
-
-UNDECAYED = ("norm", "bias", "A_log", "ridge", "embed", ".D")
 
 
 class Trainer:
@@ -184,10 +182,10 @@ class Trainer:
 
 
 def _split(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Weights that decay, and others: norms, biases, embeddings and whatever is one-dimensional."""
+    """Weights that decay, and others: norms, biases, embeddings, rates and whatever is one-dimensional."""
     decayed: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
-        plain = parameter.ndim < 2 or any(part in name for part in UNDECAYED)
+        plain = parameter.ndim < 2 or "embed" in name or name.rpartition(".")[2] in ("bias", *UNDECAYED)
         (others if plain else decayed).append(parameter)
     return decayed, others

@@ -110,12 +110,12 @@ def _measure_all(
             progress.advance(task)
 
 
-def _check(device: str, out: Path) -> None:
+def _check(device: str, out: Path, otherwise: str = "--device cpu") -> None:
     """Before anything is measured."""
     if device not in ("cpu", "cuda"):
         raise typer.BadParameter(f"device must be cpu or cuda; got {device!r}.")
     if device == "cuda" and not torch.cuda.is_available():
-        raise typer.BadParameter("device must be one that torch sees, and it sees no CUDA device. Pass --device cpu.")
+        raise typer.BadParameter(f"device must be one that torch sees, and it sees no CUDA device. Pass {otherwise}.")
     if out.is_dir():
         raise typer.BadParameter(f"out must be a file; got {out}, which is a folder. Name a file in it.")
 
@@ -140,10 +140,10 @@ def _shapes(shape: list[str] | None, problems: list[int] | None, horizon: list[i
 def layer(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
     blocks: Annotated[int, typer.Option(min=1, help="Blocks of the model.")] = 12,
-    width: Annotated[int, typer.Option(help="Its width.")] = 1024,
-    heads: Annotated[int, typer.Option(help="Its heads.")] = 16,
-    batch: Annotated[int, typer.Option(help="Sequences in a step.")] = 8,
-    length: Annotated[int, typer.Option(help="Tokens of a sequence.")] = 2048,
+    width: Annotated[int, typer.Option(min=1, help="Its width.")] = 1024,
+    heads: Annotated[int, typer.Option(min=1, help="Its heads.")] = 16,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences in a step.")] = 8,
+    length: Annotated[int, typer.Option(min=1, help="Tokens of a sequence.")] = 2048,
     repeats: Annotated[int, typer.Option(min=1, help="Steps to take the median of.")] = 10,
     out: Annotated[Path, typer.Option(help="CSV file to write, after every measurement.")] = Path("bench/layer.csv"),
 ) -> None:
@@ -151,6 +151,8 @@ def layer(
     from .layer import measure_layer, points
 
     _check(device, out)
+    if width % heads:
+        raise typer.BadParameter(f"width must be a multiple of heads, {heads}; got {width}.")
     rows: list[Row] = []
     where = stamp()
     for point in points(blocks, width, heads, batch, length, device):
@@ -165,9 +167,9 @@ def layer(
 def decode(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
     shape: Annotated[str, typer.Option(help="8B, the shape of Llama 3, or tiny.")] = "8B",
-    prompt: Annotated[int, typer.Option(help="Tokens of the prompt.")] = 64,
-    new: Annotated[int, typer.Option(help="Tokens to generate.")] = 128,
-    repeats: Annotated[int, typer.Option(help="Generations of each to take the median of.")] = 5,
+    prompt: Annotated[int, typer.Option(min=1, help="Tokens of the prompt.")] = 64,
+    new: Annotated[int, typer.Option(min=6, help="Tokens to generate: one more than there are horizons.")] = 128,
+    repeats: Annotated[int, typer.Option(min=1, help="Generations of each to take the median of.")] = 5,
     out: Annotated[Path, typer.Option(help="CSV file to write, after every measurement.")] = Path("bench/decode.csv"),
 ) -> None:
     """Generating text, batch 1, bfloat16: tokens a second with and without TTC layers."""
@@ -175,10 +177,7 @@ def decode(
 
     if shape not in SHAPES:
         raise typer.BadParameter(f"shape must be one of {', '.join(SHAPES)}; got {shape!r}.")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise typer.BadParameter(
-            "device must be one that torch sees, and it sees no CUDA device. Pass --device cpu --shape tiny."
-        )
+    _check(device, out, "--device cpu --shape tiny")
     rows: list[Row] = []
     where = stamp()
     for point, found in measure_decoding(shape, device, prompt, new, repeats):

@@ -81,11 +81,14 @@ def test_unknown_names_are_answered(option, value, message, tmp_path):
 
 def test_what_cannot_be_measured_or_written_is_answered_before_it_is_tried(monkeypatch, tmp_path):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    for name in ("lqr", "layer"):
+    for name, otherwise in (("lqr", "cpu"), ("layer", "cpu"), ("decode", "cpu --shape tiny")):
         result = RUNNER.invoke(app, [name, "--device", "cuda", "--out", str(tmp_path / "x.csv")])
         assert result.exit_code == 2
-        assert "it sees no CUDA device. Pass --device cpu." in words(result)
-    assert "out must be a file" in words(RUNNER.invoke(app, ["lqr", "--out", str(tmp_path)]))
+        assert f"it sees no CUDA device. Pass --device {otherwise}." in words(result)
+        assert "device must be cpu or cuda" in words(RUNNER.invoke(app, [name, "--device", "tpu"]))
+        assert "out must be a file" in words(RUNNER.invoke(app, [name, "--device", "cpu", "--out", str(tmp_path)]))
+    for wrong in (["decode", "--new", "5"], ["decode", "--repeats", "0"], ["layer", "--width", "10"]):
+        assert RUNNER.invoke(app, [*wrong, "--device", "cpu"]).exit_code == 2
     assert "results must be a file" in words(RUNNER.invoke(app, ["figure", "--results", str(tmp_path / "none.csv")]))
 
 

@@ -70,6 +70,15 @@ def test_rows_without_an_answer_are_named(tmp_path, answer):
         problems(benchmark(str(path)))
 
 
+@pytest.mark.parametrize("target", ["54", None, 54.0, True])
+def test_a_puzzle_that_cannot_be_graded_is_named_before_it_is_asked(tmp_path, target):
+    good = {"problem": "p", "answer": "(25 - 7) * 3", "numbers": [3, 7, 25], "target": 54}
+    path = write(tmp_path / "puzzles.jsonl", good, good | {"target": target})
+    with pytest.raises(ValueError, match=re.escape(f"{path} line 2: numbers and target that are no puzzle")):
+        problems(benchmark(str(path)))
+    assert problems(benchmark(str(write(path, good))))[0].puzzle == {"numbers": [3, 7, 25], "target": 54}
+
+
 def test_other_faults(tmp_path):
     path = write(tmp_path / "bad.jsonl", {"answer": "1"}, *[{"problem": "p"}] * 7)
     with pytest.raises(ValueError, match=r"line 1: no problem; .*line 2: no answer; .*and 3 more"):

@@ -35,8 +35,11 @@ def grade(row: Mapping[str, Any], text: str) -> Verdict:
         >>> grade({"numbers": [3, 7, 25], "target": 54}, "25 * 3 - 7 * 3")
         Verdict(right=False, reason='3 is used 2 times and given once')
     """
-    numbers, target = _puzzle(row)
-    found = stated(text)
+    if not is_puzzle(row):
+        rule = "must have numbers, a list of whole numbers, and target, a whole number"
+        value = f"{row.get('numbers')!r} and {row.get('target')!r}"
+        fail("row", rule, value, "Make rows with `ttcnet countdown make`.")
+    target, found = row["target"], stated(text)
     if found is None:
         return Verdict(False, "there is no answer")
     claim, *values = found.split("=")
@@ -47,7 +50,7 @@ def grade(row: Mapping[str, Any], text: str) -> Verdict:
         return Verdict(False, f"it is no expression: {error}")
     except ZeroDivisionError:
         return Verdict(False, "it divides by zero")
-    given = Counter(numbers)
+    given = Counter(row["numbers"])
     for one, times in Counter(used).items():
         if one not in given:
             return Verdict(False, f"{one} is not given")
@@ -60,14 +63,11 @@ def grade(row: Mapping[str, Any], text: str) -> Verdict:
     return Verdict(True, f"it makes {value}")
 
 
-def _puzzle(row: Mapping[str, Any]) -> tuple[list[int], int]:
+def is_puzzle(row: Mapping[str, Any]) -> bool:
+    """Whether a row has numbers and a target to judge by."""
     numbers, target = row.get("numbers"), row.get("target")
     whole = isinstance(numbers, list | tuple) and all(type(value) is int for value in numbers)
-    if not whole or type(target) is not int:
-        rule = "must have numbers, a list of whole numbers, and target, a whole number"
-        fail("row", rule, f"{numbers!r} and {target!r}", "Make rows with `ttcnet countdown make`.")
-    assert isinstance(numbers, list | tuple)
-    return [*numbers], target
+    return whole and type(target) is int
 
 
 def stated(text: str) -> str | None:

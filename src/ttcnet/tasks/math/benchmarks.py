@@ -11,6 +11,7 @@ from typing import Any
 
 from ttcnet.errors import fail
 from ttcnet.records import Row, rows
+from ttcnet.tasks.countdown.grading import is_puzzle
 
 SHOWN = 5  # faults that a message names
 PUZZLE = ("numbers", "target")
@@ -86,12 +87,14 @@ def problems(source: Benchmark, limit: int | None = None) -> list[Problem]:
     for row in _rows(source):
         text = next((row.content[key] for key in ("problem", "question") if row.content.get(key)), None)
         answer = _answer(row.content.get("answer"))
+        puzzle = {key: row.content[key] for key in PUZZLE if key in row.content}
         if not isinstance(text, str) or not text.strip():
             faults.append(f"{row.place}: no problem")
         elif answer is None:
             faults.append(f"{row.place}: no answer")
+        elif len(puzzle) == len(PUZZLE) and not is_puzzle(puzzle):
+            faults.append(f"{row.place}: numbers and target that are no puzzle of Countdown")
         else:
-            puzzle = {key: row.content[key] for key in PUZZLE if key in row.content}
             found.append(Problem(len(found) + 1, text, answer, puzzle if len(puzzle) == len(PUZZLE) else None))
     if faults:
         more = f"; and {len(faults) - SHOWN:,} more" if len(faults) > SHOWN else ""

@@ -2,7 +2,6 @@
 
 notebooks      become pages, their outputs included
 other files    that pages link to (recipes, results, source) become pages too, so that no link leads outside
-navigation     names that do not exist yet are left out of it; MkDocs complains of pages that it lacks
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
@@ -34,21 +32,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in {path for file in files.documentation_pages() for path in _outside(file.src_uri, file.content_string)}:
         page = File.generated(config, _address(path), content=_listing(path), inclusion=InclusionLevel.NOT_IN_NAV)
         files.append(page)
-    config.nav = _existing(config.nav, files)
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     return LINK.sub(lambda link: f"]({_internal(page.file.src_uri, link[1])}", markdown)
-
-
-def _existing(nav: Any, files: Files) -> Any:
-    """The entries of a navigation, or of a part of it, that have a page."""
-    if isinstance(nav, str):
-        return nav if files.get_file_from_path(nav) else None
-    if isinstance(nav, dict):
-        return {name: kept for name, part in nav.items() if (kept := _existing(part, files))}
-    return [kept for part in nav if (kept := _existing(part, files))]
 
 
 def _target(page: str, link: str) -> Path:

@@ -103,8 +103,8 @@ def _train(trainers: dict[str, Trainer], out: Path, deadline: float) -> bool:
     step = min(trainer.step for trainer in trainers.values())
     total = max(trainer.config.steps for trainer in trainers.values())
     before = {name: trainer.step for name, trainer in trainers.items()}
-    for trainer in trainers.values():  # the step that is recorded, which must be done one by one
-        if trainer.step == step < total:
+    for trainer in trainers.values():  # the step that is recorded, which must be done while no other trainer works
+        if trainer.step < total:
             trainer.advance()
     with Bar() as progress, ThreadPoolExecutor(len(trainers)) as pool:
         task = progress.add_task("training", total=total, completed=step)
@@ -112,8 +112,8 @@ def _train(trainers: dict[str, Trainer], out: Path, deadline: float) -> bool:
             step = min(step - step % EVERY + EVERY, total)
             for done in [pool.submit(_advance, trainer, step) for trainer in trainers.values()]:
                 done.result()
-            news = dict(_news(trainers, out, before))
-            before = {name: trainer.step for name, trainer in trainers.items()}
+            news = dict(_news(trainers, out, step, before))
+            before |= dict.fromkeys(news, step)
             progress.update(task, completed=step, description=_line(news))
             late = time.monotonic() > deadline and step < total
             if late or step % SAVE_EVERY == 0 or step == total:
@@ -129,9 +129,12 @@ def _advance(trainer: Trainer, step: int) -> None:
         trainer.advance()
 
 
-def _news(trainers: dict[str, Trainer], out: Path, before: dict[str, int]) -> Iterator[tuple[str, dict[str, float]]]:
+def _news(
+    trainers: dict[str, Trainer], out: Path, step: int, before: dict[str, int]
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Of those that are at `step`; what they did since `before` goes into their logs too."""
     for name, trainer in trainers.items():
-        if trainer.step == before[name]:
+        if trainer.step > step or step == before[name]:
             continue  # ahead of the others, since the recipe was killed between two checkpoints
         news = trainer.news(trainer.step - before[name])
         folder = out / name

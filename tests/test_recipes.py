@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 from dataclasses import replace
 
 import pytest
@@ -70,10 +71,24 @@ def test_a_recipe_that_was_killed_between_two_checkpoints_goes_on(small, monkeyp
     with pytest.raises(RuntimeError):
         small("augmented", "parts", steps=12, only=["transformer-0", "transformer-1"])
     monkeypatch.setattr(Trainer, "save", save)
+    threads = record_first_steps(monkeypatch)
     parts = small("augmented", "parts", steps=12, only=["transformer-0", "transformer-1"])
     for run in ("transformer-0", "transformer-1"):
         logs = [(folder / run / "log.jsonl").read_text() for folder in (whole, parts)]
         assert logs[0] == logs[1]
+    assert threads == {("transformer", 0): threading.main_thread(), ("transformer", 1): threading.main_thread()}
+
+
+def record_first_steps(monkeypatch):
+    """In which thread each trainer takes its first step: on a GPU it records a graph, which bears no other work."""
+    advance, found = Trainer.advance, {}
+
+    def watched(trainer):
+        found.setdefault((trainer.config.architecture, trainer.config.seed), threading.current_thread())
+        advance(trainer)
+
+    monkeypatch.setattr(Trainer, "advance", watched)
+    return found
 
 
 def test_what_is_not_there(small, capsys):

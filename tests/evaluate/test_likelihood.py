@@ -92,7 +92,10 @@ def test_the_command(tmp_path):
         assert message in failed.output
     for net, message in (
         (model(), "horizon needs a model with TTC layers"),
-        (model(max_position_embeddings=8), "max_length must be given: the model takes 8 tokens; got a row of 12"),
+        (
+            model(max_position_embeddings=8),
+            "max_length must be 8 or less, the tokens that the model takes; got None, and a row of 12",
+        ),
         (model(vocab_size=20), "tokenizer must have no tokens beyond the 20 of the model; got 31"),
     ):
         net.save_pretrained(tmp_path / "model")

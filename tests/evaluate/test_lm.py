@@ -251,6 +251,7 @@ def test_lm_eval_says_no_more_than_a_user_needs(place, tmp_path, monkeypatch, ca
         (["--tasks", "sums.yml"], "tasks must be tasks of lm_eval"),
         (["--tasks", " , "], "tasks must name one at least"),
         (["--limit", "0"], "limit must be 1 or more"),
+        (["--shots", "-1"], "shots must be 0 or more"),
         (["--adapter", "nowhere"], "adapter must be a folder with ttc_adapter.safetensors"),
         (["--horizon", "4"], "horizon needs a model with TTC layers"),
     ],

@@ -8,7 +8,7 @@ from tokenizers import normalizers
 
 from tests.train.tiny import CHAT, WORDS, model, sums, tokenizer
 from ttcnet.records import Row, count, rows
-from ttcnet.train.examples import IGNORED, conversation, prepare, prompt, tokenize
+from ttcnet.train.examples import IGNORED, check_examples, conversation, prepare, prompt, tokenize
 
 PAIR = {"problem": "1 + 2 = ?", "solution": "the answer is 3"}
 
@@ -120,6 +120,8 @@ def test_long_rows_are_left_out_and_counted(tmp_path):
     examples = prepare(rows(str(path)), tokenizer(), max_length=20)
     assert len(examples.kept) == 1
     assert examples.too_long == 1
+    assert examples.longest == examples.tokens == len(examples.kept[0].input_ids)
+    check_examples(examples, model(max_position_embeddings=examples.longest), 20)  # which is what was kept
     assert "1 left out as too long (the longest has 44 tokens)" in examples.report
     with pytest.raises(ValueError, match="max_length must leave at least one example; got 5"):
         prepare(rows(str(path)), tokenizer(), max_length=5)

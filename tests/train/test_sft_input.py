@@ -35,7 +35,9 @@ def test_complaints_before_anything_is_learned(make, tmp_path):
     )
     assert complaint(adapter={"every": 2.5}).startswith("every must be a whole number")
     assert not (tmp_path / "run").exists()
-    assert complaint(model(max_position_embeddings=4)).startswith("max_length must be given: the model takes 4 tokens")
+    for given in (None, 32):
+        said = f"max_length must be 4 or less, the tokens that the model takes; got {given}, and a row of 12."
+        assert complaint(model(max_position_embeddings=4), max_length=given).startswith(said)
     assert complaint(model(vocab_size=20)).startswith("tokenizer must have no tokens beyond the 20 of the model; got 3")
     assert complaint(adapter={"every": 8}).startswith("every must fit the model's 2 decoder layers")
     sft.fine_tune(make(steps=2), model(), tokenizer())  # none of these stands in the way of a run that is right

@@ -27,7 +27,7 @@ COUNTS, RESULT = "counts.json", "data.jsonl"
 Content = dict[str, Any]  # problem, solution, answer, source, id
 
 
-class Bar:
+class StageBar:
     """The progress of a stage."""
 
     def __init__(self, progress: Progress, name: str, total: int | None) -> None:
@@ -43,7 +43,7 @@ class Bar:
 class Stage:
     """A stage at work: rows go in, and each is kept, or dropped for a reason."""
 
-    def __init__(self, folder: Path, inputs: list[Path], kept: IO[str], dropped: IO[str], bar: Bar) -> None:
+    def __init__(self, folder: Path, inputs: list[Path], kept: IO[str], dropped: IO[str], bar: StageBar) -> None:
         self.folder, self.bar, self.read, self.kept = folder, bar, 0, 0
         self._inputs, self._kept, self._dropped = inputs, kept, dropped
         self.reasons, self.sources, self.notes = Counter[str](), Counter[str](), Counter[str]()
@@ -111,7 +111,7 @@ class Folder:
         total = sum(self.counts["stages"][name]["kept"] for name in step.before) if inputs else None
         begin = time.monotonic()
         with _open(_unfinished(kept)) as writer, _open(_unfinished(dropped)) as remarks:
-            stage = Stage(self.path, inputs, writer, remarks, Bar(progress, step.name, total))
+            stage = Stage(self.path, inputs, writer, remarks, StageBar(progress, step.name, total))
             step.work(stage)
         os.replace(_unfinished(dropped), dropped)
         if not stage.reasons:

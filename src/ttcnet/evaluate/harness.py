@@ -18,7 +18,7 @@ from lm_eval.utils import handle_non_serializable, make_table
 
 from ttcnet.console import tell
 from ttcnet.environment import circumstances, commit
-from ttcnet.errors import fail
+from ttcnet.errors import check_integer, fail
 from ttcnet.files import is_first_process
 from ttcnet.names import loading
 from ttcnet.records import write_json, write_lines
@@ -58,9 +58,10 @@ def evaluate(settings: Harness, out: Path, *, batch: int = 8, device: str | None
     Args:
         run_code: run programs that the model writes, on this machine.
     """
-    for field, value in (("limit", settings.limit), ("max_tokens", settings.max_tokens), ("batch", batch)):
-        if value is not None and value < 1:
-            fail(field, "must be 1 or more", value, "Pass a whole number.")
+    given = {"limit": settings.limit, "max_tokens": settings.max_tokens, "batch": batch, "shots": settings.shots}
+    for field, value in given.items():
+        if value is not None:
+            check_integer(field, value, 0 if field == "shots" else 1, "Pass such a number.")
     if not settings.tasks:
         fail("tasks", "must name one at least", "none", "Name some, with commas between.")
     with _running_code(run_code), _quietly():

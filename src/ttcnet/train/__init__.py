@@ -1,1 +1,1 @@
-"""Training: what tasks have in common. Checkpoints, schedules, progress."""
+"""Training: fine-tuning of language models (`ttcnet sft`); checkpoints and schedules, which the tasks use too."""

@@ -35,21 +35,29 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Examples:
-    """What a file made: how many tokens, and how many of them in answers; the length of its longest row; how many rows
-    were left out for their length; and the largest token."""
+    """What a file made.
 
-    kept: Any  # of Example
+    Args:
+        kept: its rows, each an Example.
+        tokens: how many there are, and how many of them are `learned`: those of answers.
+        longest: tokens of the longest row that was kept.
+        too_long: how many rows were left out for their length; the longest of those has `overlong` tokens.
+        largest: the largest token.
+    """
+
+    kept: Any
     tokens: int
     learned: int
     longest: int
     too_long: int
+    overlong: int
     largest: int
 
     @property
     def report(self) -> str:
         text = f"{len(self.kept):,} examples, {self.tokens:,} tokens, {self.learned:,} of them in answers"
         if self.too_long:
-            text += f"; {self.too_long:,} left out as too long (the longest has {self.longest:,} tokens)"
+            text += f"; {self.too_long:,} left out as too long (the longest has {self.overlong:,} tokens)"
         return text
 
 
@@ -189,17 +197,17 @@ def prepare(
     error that names them; rows of more than `max_length` tokens are left out and counted; an error if none is left."""
     kept: Any = [] if store is None else store
     faults = list[str]()
-    tokens = learned = longest = too_long = largest = 0
+    tokens = learned = longest = too_long = overlong = largest = 0
     for row, example in _examples(source, tokenizer, system):
         if isinstance(example, Exception):
             faults.append(f"{row.place}: {example}")
             continue
         length = len(example.input_ids)
-        longest = max(longest, length)
         if max_length is not None and length > max_length:
-            too_long += 1
+            too_long, overlong = too_long + 1, max(overlong, length)
             continue
         kept.append(example)
+        longest = max(longest, length)
         tokens += length
         learned += length - example.labels.count(IGNORED)
         largest = max(largest, *example.input_ids)
@@ -209,18 +217,19 @@ def prepare(
         fail("data", "must have a prompt and an answer in every row", "; ".join(faults[:SHOWN]) + more, remedy)
     if not len(kept):
         if too_long:
-            remedy = f"Raise max_length; the longest row has {longest:,} tokens."
+            remedy = f"Raise max_length; the longest row has {overlong:,} tokens."
             fail("max_length", "must leave at least one example", f"{max_length} ({too_long:,} rows too long)", remedy)
         fail("data", "must have at least one row", "none", "Check the file.")
-    return Examples(kept, tokens, learned, longest, too_long, largest)
+    return Examples(kept, tokens, learned, longest, too_long, overlong, largest)
 
 
 def check_examples(examples: Examples, model: Any, max_length: int | None) -> None:
     """Fail if the model cannot take them."""
     limit, words = getattr(model.config, "max_position_embeddings", None), model.get_input_embeddings().num_embeddings
-    if limit is not None and max_length is None and examples.longest > limit:
+    if limit is not None and examples.longest > limit:
         remedy = f"Pass max_length={limit}: longer rows are then left out, and counted."
-        fail("max_length", f"must be given: the model takes {limit} tokens", f"a row of {examples.longest}", remedy)
+        value = f"{max_length}, and a row of {examples.longest}"
+        fail("max_length", f"must be {limit} or less, the tokens that the model takes", value, remedy)
     if examples.largest >= words:
         remedy = "Use the tokenizer of the model, or add rows for its new tokens with resize_token_embeddings."
         fail("tokenizer", f"must have no tokens beyond the {words} of the model", examples.largest, remedy)

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset
 from rich.console import Console
-from rich.progress import track
 
+from ttcnet.bars import Bar
 from ttcnet.errors import fail
 from ttcnet.files import is_first_process
 from ttcnet.records import count, rows, write_json
@@ -97,10 +97,9 @@ def _make(config: FineTuning, tokenizer: Any, path: Path) -> tuple[dict[str, int
     """Into a file; counts, and a number for the rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
     store, total = Store(path), count(config.data, config.split)
-    console = Console(stderr=True)
-    quiet = not console.is_terminal
-    source = track(rows(config.data, config.split), "reading", total, console=console, transient=True, disable=quiet)
-    made = prepare(source, tokenizer, max_length=config.max_length, system=config.system, store=store)
+    with Bar(console=Console(stderr=True), transient=True) as progress:
+        source = progress.track(rows(config.data, config.split), total, description="reading")
+        made = prepare(source, tokenizer, max_length=config.max_length, system=config.system, store=store)
     store.close()
     counts = {field.name: getattr(made, field.name) for field in fields(Examples) if field.name != "kept"}
     return counts, store.digest.hexdigest()

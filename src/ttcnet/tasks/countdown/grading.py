@@ -37,8 +37,8 @@ def grade(row: Mapping[str, Any], text: str) -> Verdict:
     """
     if not is_puzzle(row):
         rule = "must have numbers, a list of whole numbers, and target, a whole number"
-        value = f"{row.get('numbers')!r} and {row.get('target')!r}"
-        fail("row", rule, value, "Make rows with `ttcnet countdown make`.")
+        given = f"{row.get('numbers')!r} and {row.get('target')!r}"
+        fail("row", rule, given, "Make rows with `ttcnet countdown make`.")
     target, found = row["target"], stated(text)
     if found is None:
         return Verdict(False, "there is no answer")
@@ -50,12 +50,12 @@ def grade(row: Mapping[str, Any], text: str) -> Verdict:
         return Verdict(False, f"it is no expression: {error}")
     except ZeroDivisionError:
         return Verdict(False, "it divides by zero")
-    given = Counter(row["numbers"])
+    numbers = Counter(row["numbers"])
     for one, times in Counter(used).items():
-        if one not in given:
+        if one not in numbers:
             return Verdict(False, f"{one} is not given")
-        if times > given[one]:
-            return Verdict(False, f"{one} is used {times} times and given {_times(given[one])}")
+        if times > numbers[one]:
+            return Verdict(False, f"{one} is used {times} times and given {_times(numbers[one])}")
     if value != target:
         return Verdict(False, f"it makes {value}, not {target}")
     if any(other != value for other in claims):

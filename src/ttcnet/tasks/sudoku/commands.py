@@ -189,7 +189,10 @@ def _board(folder: Path | None) -> Any:
     from importlib.util import find_spec
     from types import SimpleNamespace
 
-    if folder is None or find_spec("tensorboard") is None:
+    found = find_spec("tensorboard") is not None
+    if folder is not None and not found:
+        typer.echo("Without TensorBoard, which pip install 'ttcnet[train]' brings; log.jsonl has the same.", err=True)
+    if folder is None or not found:
         return nullcontext(SimpleNamespace(add_scalar=lambda *_: None))
     from torch.utils.tensorboard import SummaryWriter
 

@@ -46,7 +46,7 @@ def similarity(plans: Tensor, states: Tensor) -> Tensor:
     return path_mean(F.normalize(plans, dim=-1) @ F.normalize(states, dim=-1).mT)
 
 
-def summary(matrix: Tensor, seed: int = 0) -> dict[str, Mean]:
+def summary(matrix: Tensor) -> dict[str, Mean]:
     """Means over same-question pairs and over all others, and their difference.
 
     matrix (N, N): the plan of one question, by row, with the text of another, by column. Intervals are by drawing
@@ -54,7 +54,7 @@ def summary(matrix: Tensor, seed: int = 0) -> dict[str, Mean]:
     """
     values = matrix.double().cpu()
     questions = len(values)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     drawn = torch.randint(questions, (DRAWS, questions), generator=generator)
     counts = torch.zeros(DRAWS + 1, questions, dtype=values.dtype)
     counts[0] = 1  # every question once

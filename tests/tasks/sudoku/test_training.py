@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ttcnet.models import TTCNetForCellClassification
-from ttcnet.tasks.sudoku import generate
+from ttcnet.tasks.sudoku import commands, generate
 from ttcnet.tasks.sudoku.decode import cell_by_cell, in_one_pass
 from ttcnet.tasks.sudoku.feed import STEPS_AT_ONCE, Feed
 from ttcnet.tasks.sudoku.settings import ARCHITECTURES, TrainConfig
@@ -299,3 +299,12 @@ def test_on_a_gpu_a_captured_step_is_the_step(boards, tmp_path):
     again = train(config, boards, tmp_path / "killed", "cuda", every=4, save_every=4)
     for name, value in weights(whole).items():
         assert torch.equal(value, weights(again)[name]), name
+
+
+def test_a_missing_tensorboard_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for folder, said in ((tmp_path, True), (None, False)):  # of several processes the first one says it
+        with commands._board(folder) as writer:
+            writer.add_scalar("loss", 1.0, 1)
+        assert ("Without TensorBoard" in capsys.readouterr().err) == said
+    assert not list(tmp_path.iterdir())

@@ -41,13 +41,11 @@ class Game:
         return sum(move.digit == self.solution[move.cell] for move in self.moves)
 
 
-def watch(
-    model: TTCNetForCellClassification, puzzle: Board, solution: Board, console: Console, horizon: int | None = None
-) -> Game:
+def watch(model: TTCNetForCellClassification, puzzle: Board, solution: Board, console: Console) -> Game:
     """Solve a puzzle cell by cell, the surest first, and draw it on the way."""
     begin, made = time.perf_counter(), list[Move]()
     with Live(console=console, refresh_per_second=20) as live:
-        for move in moves(model, puzzle, horizon):
+        for move in moves(model, puzzle):
             made.append(move)
             game = Game(puzzle, solution, made, time.perf_counter() - begin)
             live.update(Columns([_board(game), _score(game)], padding=(0, 4)))
@@ -83,11 +81,9 @@ def _score(game: Game) -> Text:
     return Text.from_markup("\n".join(lines))
 
 
-def by_horizon(
-    model: TTCNetForCellClassification, boards: Boards, horizons: tuple[int, ...] = HORIZONS
-) -> list[Evaluation]:
-    """All boards in a single pass, at each horizon."""
-    return [evaluate(model, boards, "single", horizon) for horizon in horizons]
+def by_horizon(model: TTCNetForCellClassification, boards: Boards) -> list[Evaluation]:
+    """All boards in a single pass, at each of HORIZONS."""
+    return [evaluate(model, boards, "single", horizon) for horizon in HORIZONS]
 
 
 def table(evaluations: list[Evaluation], boards: Boards) -> Table:

@@ -26,19 +26,17 @@ from .settings import TrainConfig
 class Trainer:
     """A run in progress. Its state after a step depends on the configuration and the boards alone.
 
-    On a GPU blocks are compiled, unless `compiled` is False, and the whole step, optimizer and all, is one CUDA graph,
-    which is replayed on a stream of its own: trainers on one GPU run side by side (and then share the GPU's random
-    numbers, for dropout). In a distributed job every process has a share of each batch, and there is no graph.
+    On a GPU blocks are compiled, and the whole step, optimizer and all, is one CUDA graph, which is replayed on a
+    stream of its own: trainers on one GPU run side by side (and then share the GPU's random numbers, for dropout). In a
+    distributed job every process has a share of each batch, and there is no graph.
     """
 
-    def __init__(
-        self, config: TrainConfig, boards: Boards, device: torch.device | str = "cpu", compiled: bool | None = None
-    ) -> None:
+    def __init__(self, config: TrainConfig, boards: Boards, device: torch.device | str = "cpu") -> None:
         self.config, self.device = config, torch.device(device)
         torch.manual_seed(config.seed)
         self.model = TTCNetForCellClassification(config.model()).train()
         nn.Module.to(self.model, self.device)
-        if self.device.type == "cuda" if compiled is None else compiled:
+        if self.device.type == "cuda":
             for block in self.model.model.layers:  # blocks of one kind share what is compiled
                 block.compile(dynamic=False)
         self.average = [p.detach().clone() for p in self.model.parameters()] if config.ema else []

@@ -19,6 +19,7 @@ from ttcnet.evaluate.likelihood import batches
 GROUPED = "grouped_with_own_mask"  # transformers makes no mask for attention that it does not know
 TOKENS = 2**19  # in a batch, prompts and answers together
 GLANCE = 32  # tokens between two looks at whether all rows have ended
+GROWING = ("attention", "samba")  # mixers whose states grow, which cannot be replayed
 EAGER = 3  # tokens before a graph is recorded, for whatever is made at first use
 
 
@@ -76,7 +77,7 @@ def _batch(model: Any, prompts: list[Sequence[int]], limit: int, ends: Sequence[
 class _Rows:
     """Prompts padded at the left, side by side, and what is made of them. All that a step changes is changed in place.
 
-    Mixers that remember have states of fixed size, which can be replayed; inserted attention has states that grow.
+    Mixers that remember have states of fixed size, which can be replayed, but for those that are GROWING.
     """
 
     def __init__(self, model: Any, prompts: list[Sequence[int]], limit: int, ends: Sequence[int]) -> None:
@@ -86,7 +87,7 @@ class _Rows:
         self.ids = torch.tensor([[ends[0]] * (width - len(p)) + [*p] for p in prompts], device=device)
         self.real = torch.tensor([[False] * (width - len(p)) + [True] * len(p) for p in prompts], device=device)
         self.cache = StaticCache(config=model.config, max_cache_len=length)
-        self.captured = device.type == "cuda" and getattr(model.config, "inserted", None) != "attention"
+        self.captured = device.type == "cuda" and getattr(model.config, "inserted", None) not in GROWING
         self.ends = torch.tensor(ends, device=device)
         self.made = torch.full((len(prompts), limit), ends[0], device=device)
         self.ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)

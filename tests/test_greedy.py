@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from recipes.greedy import answers
+from recipes.greedy import GROWING, answers
 from tests.train.tiny import model
 from ttcnet import adapter
+from ttcnet.nn import mixers
 
 PROMPTS = [[3, 6, 26, 7, 27, 28, 4], [3, 9, 4], [3, 6, 26, 7, 27, 28, 6, 26, 7, 27, 28, 4], [7]]
 INSERTS = [None, "ttc", "mlp", "attention", "retnet", "mamba", "gdn", "mesanet"]
@@ -33,6 +34,22 @@ def test_the_same_tokens_as_generate(insert):
             kept = expected[len(prompt) :].tolist()
             assert [*answer.tokens, *([1] if answer.ended else [])] == kept
     assert made.config._attn_implementation == "sdpa"
+
+
+def sizes(state):
+    """Of all that a mixer remembers."""
+    if isinstance(state, torch.Tensor):
+        return tuple(state.shape)
+    return [sizes(part) for part in vars(state).values()] if isinstance(state, mixers.State) else None
+
+
+@pytest.mark.parametrize("kind", mixers.KINDS)
+def test_only_states_that_keep_their_size_are_replayed(kind):
+    mixer = mixers.build(kind, 32, heads=2)
+    state = mixer.new_state(1)
+    before = sizes(state)
+    mixer(torch.randn(1, 1, 32), state=state)
+    assert (sizes(state) != before) == (kind in GROWING)
 
 
 def test_rows_end_at_any_of_the_ends():

@@ -10,7 +10,6 @@ from . import __version__
 from .data.commands import data
 from .evaluate.analyse import app as analyse
 from .evaluate.commands import app as evaluate
-from .evaluate.likelihood_command import likelihood
 from .tasks.countdown.commands import app as countdown
 from .tasks.sudoku.commands import app as sudoku
 from .train.commands import sft
@@ -23,7 +22,6 @@ app = typer.Typer(
 )
 app.add_typer(sudoku, name="sudoku")
 app.add_typer(countdown, name="countdown")
-evaluate.command()(likelihood)
 app.add_typer(evaluate, name="eval")
 app.add_typer(analyse, name="analyse")
 app.command()(sft)

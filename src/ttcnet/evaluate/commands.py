@@ -14,10 +14,12 @@ from ttcnet.errors import complaints, fail
 from ttcnet.names import check_model
 from ttcnet.options import Device, numbers, usable
 
-from .lm import lm
+from .likelihood_command import likelihood
+from .lm_command import lm
 
 app = typer.Typer(help="Evaluate language models.", no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(lm)
+app.command()(likelihood)
 
 Names = Annotated[list[str], typer.Argument(help="math500, amc, aime24, aime25, gsm8k, or JSON Lines files.")]
 Model = Annotated[str, typer.Option(help="Folder or name of the Hub; with --server, the model's name there.")]

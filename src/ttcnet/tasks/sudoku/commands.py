@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ttcnet.console import tell
 from ttcnet.errors import complaints, fail
 from ttcnet.options import Device, numbers, usable
 from ttcnet.records import check_output
@@ -65,7 +66,7 @@ def train_command(
             layers=layers, width=width, heads=heads, seed=seed,
         )  # fmt: skip
         boards = read(data)
-        typer.echo(f"{len(boards):,} boards. Loading torch ...", err=True)
+        tell(f"{len(boards):,} boards. Loading torch ...")
         from ttcnet.bars import Bar
         from ttcnet.files import is_first_process
 

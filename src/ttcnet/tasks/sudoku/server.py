@@ -15,7 +15,7 @@ from ttcnet.errors import fail
 
 from .grid import parse
 from .session import moves, plan_values
-from .solver import verdict
+from .solver import conflicts, verdict
 
 if TYPE_CHECKING:
     from ttcnet.models import TTCNetForCellClassification
@@ -31,10 +31,9 @@ def answer(model: TTCNetForCellClassification, question: dict[str, list[str]]) -
     text = question.get("horizon", ["4"])[0]
     if text not in map(str, range(HORIZONS[-1] + 1)):
         fail("horizon", f"must be between 0 and {HORIZONS[-1]}", repr(text[:40]), "Drag the slider.")
-    warning = verdict(puzzle)
     values = plan_values(model, puzzle, HORIZONS)
-    found = [vars(move) for move in moves(model, puzzle, int(text))] if "contradict" not in warning else []
-    return {"moves": found, "warning": warning, "horizons": HORIZONS, "values": values.tolist()}
+    found = [] if conflicts(puzzle).any() else [vars(move) for move in moves(model, puzzle, int(text))]
+    return {"moves": found, "warning": verdict(puzzle), "horizons": HORIZONS, "values": values.tolist()}
 
 
 def serve(model: TTCNetForCellClassification, port: int = 8765) -> ThreadingHTTPServer:

@@ -31,7 +31,8 @@ def solve(
     with complaints():
         board = parse(puzzle)
         warning, truth = verdict(board), solutions(board, limit=2)
-        typer.echo(warning) if warning else None
+        if warning:
+            typer.echo(warning)
         if len(truth) == 0:
             raise typer.Exit(1)
         net = load(model, device)

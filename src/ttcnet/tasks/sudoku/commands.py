@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ttcnet.errors import complaints, fail
+from ttcnet.extras import require
 from ttcnet.options import Device, numbers, usable
 
 from .loading import check_file, load
@@ -65,6 +66,7 @@ def train_command(
         )  # fmt: skip
         boards = read(data)
         typer.echo(f"{len(boards):,} boards. Loading torch ...", err=True)
+        require("transformers", "models", "ttcnet sudoku")
         from ttcnet.bars import Bar
         from ttcnet.files import is_first_process
 

@@ -35,11 +35,13 @@ def solve(
         if len(truth) == 0:
             raise typer.Exit(1)
         net = load(model, device)
+        from .progress import watched
         from .session import moves
 
         filled = board.copy()
-        for move in moves(net, board, horizon):
-            filled[move.cell] = move.digit
+        with watched(net, "Solving", int((board == 0).sum())):
+            for move in moves(net, board, horizon):
+                filled[move.cell] = move.digit
     # of several solutions the model is free to find another one than the solver
     wrong = filled != truth[0] if len(truth) == 1 else conflicts(filled)
 
@@ -69,7 +71,7 @@ def demo(
     from .generator import generate
 
     with complaints():
-        require("matplotlib", "plot", "The demo's picture")
+        require("matplotlib", "models,plot", "ttcnet sudoku demo")
         if picture.suffix not in PICTURES:
             fail("picture", f"must end in {' or '.join(PICTURES)}", picture, "Name a file of one of these kinds.")
         check_file("picture", picture)

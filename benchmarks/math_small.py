@@ -53,6 +53,8 @@ def math_small_table(name: str, results: Path) -> str:
         where = f"{task}-rates/3e-3 --inserted-lr 3e-3" if view == "rates" else task
         base = f"python -m recipes.math_small {task} --base SmolLM2-135M-Instruct{data}"
         return f"*Not run yet: `{base} --out results/math-small/{where}`.*\n"
+    if view == "ablations":  # at the learning rate at which they were made
+        runs = max([runs, *rates.values()], key=lambda each: sum(bool(_of(each, kind)) for kind in ABLATIONS))
     if view == "rates":
         lines = _rates(task, runs, rates)
         runs = [run for each in rates.values() for run in each]
@@ -183,12 +185,15 @@ def _caption(task: str, runs: list[Result]) -> str:
     solutions = ", ".join(f"{count:,} of {name}" for name, count in given.items())
     tokens = f"{trained[0]['tokens'] / 1e6:.1f} million tokens in " if trained else ""
     commits = ", ".join(sorted({run["commit"] for run in runs}))
+    rate = f"{config['lr']:g}"
+    if faster := {run["config"]["inserted_lr"] for run in trained if run["config"].get("inserted_lr")}:
+        rate += f", of what is inserted {' or '.join(f'{lr:g}' for lr in sorted(faster))}"
     command = re.sub(r" --(only|minutes) \S+", "", first["command"])  # that of all runs, in one piece
     return (
         f"Greedy answers to problems: {problems}. Log-likelihood in nats of solutions: {solutions}. In brackets the "
         f"range over seeds, or for one seed the 95 % interval over problems; differences are taken solution by "
         f"solution and seed by seed, with their 95 % interval. {config['model']}, all weights trained on "
         f"{config['data']}: {tokens}{config['epochs']:g} epochs, {config['batch']} rows a step, learning rate "
-        f"{config['lr']:g}. {first['machine']['gpu']}; torch {first['versions']['torch']}, transformers "
+        f"{rate}. {first['machine']['gpu']}; torch {first['versions']['torch']}, transformers "
         f"{first['versions']['transformers']}, commit {commits}. Command: `{command}`."
     )

@@ -1,4 +1,4 @@
-"""The Sudoku tables: what recipes/sudoku.py measured, beside what the paper reports; the shipped model by horizon."""
+"""The Sudoku tables: what recipes/sudoku.py measured, beside what the paper reports; a model by horizon."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ def sudoku_table(folder: Path) -> str:
     lines = [f"| | seeds | {_head()} |", "|---|--:|" + "--:|" * len(COLUMNS)]
     for architecture, name in NAMES.items():
         found = [run for run in runs if run["config"]["architecture"] == architecture]
-        if found:
-            cells = [_cell(found, *column) for column in COLUMNS]
-            lines.append(f"| {name} | {len(found)} | {' | '.join(cells)} |")
+        if not found:
+            continue
+        cells = [_cell(found, *column) for column in COLUMNS]
+        lines.append(f"| {name} | {len(found)} | {' | '.join(cells)} |")
         paper = " | ".join(f"{value:.1f}" for value in PAPER[architecture])
         lines.append(f"| *{name}, paper* | | {paper} |")
     return "\n".join(lines) + "\n\n" + _caption(runs) + "\n"

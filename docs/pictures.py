@@ -47,7 +47,7 @@ def main(out: Annotated[Path, typer.Option(help="Where to write them.")] = Path(
         layers, tokens = blanks()
         figures = {
             "concept-layer": the_layer(),
-            "concept-plan": a_plan(layers[-1], tokens[-1]),
+            "concept-plan": a_plan(layers[0], tokens[0]),
             "concept-value": value(layers, tokens),
             "concept-action": first_action(layers, tokens),
             "concept-digits": digits(layers, tokens),

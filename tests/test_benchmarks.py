@@ -413,7 +413,8 @@ def test_the_small_table_of_learning_rates(tmp_path):
     )
     small_runs(tmp_path)
     for rate in ("1e-2", "3e-3"):
-        small_runs(tmp_path / "math-rates").joinpath("math").rename(tmp_path / "math-rates" / rate)
+        changes = {name: {"inserted_lr": float(rate)} for name in ("gdn-0", "ttc-0", "ttc-2", "ttc-4-1")}
+        small_runs(tmp_path / "math-rates", changes=changes).joinpath("math").rename(tmp_path / "math-rates" / rate)
         shutil.rmtree(tmp_path / "math-rates" / rate / "full-0")
     lines = [line.split(" | ")[:4] for line in math_small_table("math-rates", tmp_path).splitlines()]
     accuracy = "11.5 (11.0 to 12.0)"
@@ -421,6 +422,10 @@ def test_the_small_table_of_learning_rates(tmp_path):
     assert [line for line in lines if line[0] == "| TTC-Net"] == [["| TTC-Net", rate, "2", accuracy] for rate in rates]
     assert [line[:3] for line in lines if line[0] == "| Full fine-tuning"] == [["| Full fine-tuning", "", "2"]]
     assert len(lines) == 2 + 1 + 2 * 3 + 2
+    assert "learning rate 0.001, of what is inserted 0.003 or 0.01." in math_small_table("math-rates", tmp_path)
+    assert "learning rate 0.001. " in math_small_table("math-ablations", tmp_path)
+    (tmp_path / "math" / "ttc-4-1" / "metrics.json").unlink()
+    assert "learning rate 0.001, of what is inserted 0.003. " in math_small_table("math-ablations", tmp_path)
 
 
 def test_the_small_tables_refuse_runs_that_cannot_be_compared(tmp_path):

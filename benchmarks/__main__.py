@@ -173,6 +173,7 @@ def decode(
     out: Annotated[Path, typer.Option(help="CSV file to write, after every measurement.")] = Path("bench/decode.csv"),
 ) -> None:
     """Generating text, batch 1, bfloat16: tokens a second with and without TTC layers."""
+    typer.echo("Starting transformers ...", err=True)
     from .decode import SHAPES, measure_decoding
 
     if shape not in SHAPES:

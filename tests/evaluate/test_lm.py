@@ -265,6 +265,17 @@ def test_mistakes_are_told_and_leave_nothing(place, tmp_path, options, message, 
     assert not (tmp_path / "out").exists()
 
 
+def test_data_out_of_reach_are_told(place, tmp_path, monkeypatch):
+    def load(manager, name):
+        raise ConnectionError("Couldn't reach the Hub")
+
+    monkeypatch.setattr(harness.TaskManager, "load", load)
+    result = command(place, tmp_path / "out")
+    assert result.exit_code == 1
+    assert "tasks must have data that can be read; got " in result.output
+    assert "Couldn't reach the Hub. Check the network" in result.output
+
+
 def test_a_sampled_answer_is_handed_out_once(tmp_path):
     request = ("1 + 2 =", {"do_sample": True})
     journal = Journal(tmp_path)

@@ -39,6 +39,9 @@ class StageBar:
     def begin(self, total: int, done: int) -> None:
         self._progress.reset(self._task, total=total, completed=done)
 
+    def end(self) -> None:
+        self._progress.stop_task(self._task)
+
 
 class Stage:
     """A stage at work: rows go in, and each is kept, or dropped for a reason."""
@@ -113,6 +116,7 @@ class Folder:
         with _open(_unfinished(kept)) as writer, _open(_unfinished(dropped)) as remarks:
             stage = Stage(self.path, inputs, writer, remarks, StageBar(progress, step.name, total))
             step.work(stage)
+        stage.bar.end()
         os.replace(_unfinished(dropped), dropped)
         if not stage.reasons:
             dropped.unlink()

@@ -124,7 +124,7 @@ def scaling_command(
         from ttcnet.tasks.math import Graders, benchmark, problems
 
         _check(model, adapter, server, device)
-        require("matplotlib", "plot", "Drawing the figure")  # now, not when all is answered
+        require("matplotlib", "eval", "Drawing the figure")  # now, not when all is answered
         source = benchmark(name, data)
         tell(f"Reading the problems of {source.name} ...")
         with Graders() as graders:

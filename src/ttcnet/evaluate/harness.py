@@ -105,7 +105,11 @@ def _tasks(settings: Harness, run_code: bool) -> list[Any]:
         entry = manager.task_index.get(name)
         if entry is not None and (entry.cfg or {}).get("unsafe_code") and not run_code:
             _refuse(name)  # before it is loaded, which tries to run a program already
-        loaded = manager.load(name)
+        try:
+            loaded = manager.load(name)
+        except OSError as error:
+            remedy = "Check the network, or name tasks whose data are here."
+            fail("tasks", "must have data that can be read", f"{name}: {' '.join(str(error).split())}", remedy)
         for task in loaded["tasks"].values():
             if getattr(task, "UNSAFE_CODE", False) and not run_code:
                 _refuse(task.task_name)

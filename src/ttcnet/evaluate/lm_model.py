@@ -88,7 +88,7 @@ class TTCNetLM(HFLM):  # type: ignore[misc, unused-ignore]
         longest = max((request.args[1].get("max_gen_toks", 0) for request in requests), default=0)
         if longest >= self.max_length:
             rule = f"must be less than the {self.max_length} that the model takes in all"
-            fail("max_tokens", rule, longest, "Pass less, as max_tokens or in the task: max_gen_toks.")
+            fail("max_tokens", rule, longest, "Pass less: --max-tokens, or max_gen_toks in the task.")
         return self._answers("generate_until", super().generate_until, requests, disable_tqdm)
 
     def _answers(self, kind: str, ask: Callable[..., list[Any]], requests: list[Any], disable_tqdm: bool) -> list[Any]:

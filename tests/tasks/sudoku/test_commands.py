@@ -54,6 +54,14 @@ def test_folders_without_a_model(folder, tmp_path):
     assert "model must be the folder of a Sudoku model" in complaint("solve", "." * 81, "--model", other)
 
 
+@pytest.mark.parametrize("command", [("eval", "--data"), ("train", "--out", "x", "--data")])
+def test_transformers_missing(folder, command, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    said = complaint(*command, folder / "boards.csv").splitlines()[-1]
+    needs = "ttcnet sudoku needs the package transformers, which is not installed."
+    assert said == f"{needs} Install it with: pip install 'ttcnet[models]'"
+
+
 def test_what_is_written_is_checked_before_anything_is_done(folder, tmp_path):
     options = ["--data", folder / "boards.csv"]
     said = complaint("eval", folder / "run/model", *options, "--out", tmp_path)

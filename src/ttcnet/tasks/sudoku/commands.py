@@ -10,6 +10,7 @@ import typer
 
 from ttcnet.console import tell
 from ttcnet.errors import complaints, fail
+from ttcnet.extras import require
 from ttcnet.options import Device, numbers, usable
 from ttcnet.records import check_output
 
@@ -67,6 +68,7 @@ def train_command(
         )  # fmt: skip
         boards = read(data)
         tell(f"{len(boards):,} boards. Loading torch ...")
+        require("transformers", "models", "ttcnet sudoku")
         from ttcnet.bars import Bar
         from ttcnet.files import is_first_process
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ttcnet.errors import fail
+from ttcnet.extras import require
 from ttcnet.options import usable
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ def load(folder: Path | None, device: str) -> TTCNetForCellClassification:
     typer.echo("Loading the model ...", err=True)
     if folder is not None:
         _check_model(folder)
+    require("transformers", "models", "ttcnet sudoku")
     place = usable(device)
     import torch
     from safetensors import SafetensorError

@@ -36,11 +36,13 @@ def solve(
         if len(truth) == 0:
             raise typer.Exit(1)
         net = load(model, device)
+        from .progress import watched
         from .session import moves
 
         filled = board.copy()
-        for move in moves(net, board, horizon):
-            filled[move.cell] = move.digit
+        with watched(net, "Solving", int((board == 0).sum())):
+            for move in moves(net, board, horizon):
+                filled[move.cell] = move.digit
     # of several solutions the model is free to find another one than the solver
     wrong = filled != truth[0] if len(truth) == 1 else conflicts(filled)
 
@@ -70,7 +72,7 @@ def demo(
     from .generator import generate
 
     with complaints():
-        require("matplotlib", "plot", "The demo's picture")
+        require("matplotlib", "models,plot", "ttcnet sudoku demo")
         check_picture("picture", picture)
         puzzles = [generate(1, givens=(n, n), seed=seed + k) for k, n in enumerate(givens or (34, 30, 26))]
         net = load(model, device)

@@ -22,6 +22,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from ttcnet import adapter
 from ttcnet.evaluate.likelihood import padded
+from ttcnet.insertable import plans
 from ttcnet.lqr.arithmetic import working_dtype
 from ttcnet.nn.horizon import parse
 from ttcnet.train.examples import IGNORED, Example
@@ -43,7 +44,7 @@ class Lean:
         each = math.ceil(len(examples) / config.batch)
         self.steps = config.steps or math.ceil(config.epochs * each)
         self.order = [batch for epoch in range(math.ceil(self.steps / each)) for batch in self._epoch(epoch)]
-        self.horizons = parse(config.horizon, seed=config.seed) if _plans(model) else None
+        self.horizons = parse(config.horizon, seed=config.seed) if plans(model) else None
         self.optimizer = torch.optim.AdamW(
             _groups(model, config.weight_decay), lr=config.lr, betas=(0.9, 0.95), fused=self.device.type == "cuda"
         )
@@ -142,10 +143,6 @@ def micro_batches(rows: Sequence[Example]) -> list[list[Example]]:
 
 def _sent(x: Tensor, device: torch.device) -> Tensor:
     return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x
-
-
-def _plans(model: Any) -> bool:
-    return getattr(model.config, "inserted", None) == "ttc"
 
 
 def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -19,10 +19,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ttcnet import adapter
 from ttcnet.attention import avoid_cudnn
 from ttcnet.bars import Bar
-from ttcnet.environment import commit, machine, versions
+from ttcnet.environment import circumstances
 from ttcnet.errors import fail
 from ttcnet.evaluate.likelihood import answer_tokens, likelihoods
-from ttcnet.records import command, write_json, write_text
+from ttcnet.records import write_json, write_text
 from ttcnet.train.settings import FineTuning
 
 from .greedy import answers
@@ -84,8 +84,7 @@ class Workshop:
         self._answer(model, run, folder)
         clock.append(time.monotonic())
         seconds = {what: end - begin for what, begin, end in zip(STAGES, clock, clock[1:], strict=False)}
-        made_by = {"commit": commit(), "command": command("python -m recipes.math_small")}
-        facts = {"machine": machine(), "versions": versions()} | made_by
+        facts = circumstances(program="python -m recipes.math_small")
         sizes = {"parameters": size, "inserted": inserted, "tokens": tokens, "rows": len(self.task.train.kept)}
         write_json(folder / "measured.json", {"run": name} | sizes | {"seconds": seconds, "likelihood": found} | facts)
         values = ", ".join(f"{each['benchmark']} {each['per_token']['mean']:.4f}" for each in found[:2])

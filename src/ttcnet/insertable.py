@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .errors import fail
 
 TTC = "ttc"
@@ -12,6 +14,11 @@ def check_insert(name: object) -> None:
     """That it is TTC, or a mixer in its place."""
     if name not in (TTC, *MIXERS):
         fail("insert", f"must be one of {TTC}, {', '.join(MIXERS)}", repr(name), "Use one of those.")
+
+
+def plans(model: Any) -> bool:
+    """Whether TTC layers are inserted in it."""
+    return getattr(model.config, "inserted", None) == TTC
 
 
 def rhythm(every: object) -> tuple[int, int]:

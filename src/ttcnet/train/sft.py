@@ -25,7 +25,7 @@ from ttcnet.console import tell
 from ttcnet.environment import circumstances
 from ttcnet.errors import fail
 from ttcnet.files import is_first_process, writing
-from ttcnet.models.pattern import TTC
+from ttcnet.insertable import plans
 from ttcnet.names import loading
 from ttcnet.nn.horizon import parse
 from ttcnet.records import write_json
@@ -71,7 +71,7 @@ def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None) -> A
     last = last_checkpoint(out, console.print)
     if last is not None:
         console.print(f"Going on from {last}.")
-    own = adapter.horizon(model, model.config.horizon) if _plans(model) else nullcontext()  # not that of the last step
+    own = adapter.horizon(model, model.config.horizon) if plans(model) else nullcontext()  # not that of the last step
     with report.progress, own:
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
     save_result(trainer.model, tokenizer, config, out)
@@ -181,7 +181,7 @@ def _trainer(
         remove_unused_columns=True,
         use_cpu=not torch.cuda.is_available(),
     )
-    if _plans(model):
+    if plans(model):
         callbacks = (*callbacks, Horizons(parse(config.horizon, seed=config.seed)))
     trainer = FineTuner(
         model, options, train_dataset=examples.kept, processing_class=tokenizer, callbacks=[*callbacks],
@@ -189,10 +189,6 @@ def _trainer(
     )  # fmt: skip
     trainer.remove_callback(PrinterCallback)
     return trainer
-
-
-def _plans(model: Any) -> bool:
-    return getattr(model.config, "inserted", None) == TTC
 
 
 def save_result(model: Any, tokenizer: Any, config: FineTuning, out: Path) -> None:

@@ -1,0 +1,164 @@
+"""Tables are written from results, and only from results that can be compared."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks.decode import decode_rows
+from benchmarks.math_small import math_small_table
+from benchmarks.sudoku import horizons_table, sudoku_table
+from benchmarks.tables import update
+
+
+def test_the_tables_are_those_of_the_results():
+    root = Path(__file__).parent.parent
+    for page in (root / "README.md", *(root / "docs").glob("*.md")):
+        assert update(page, root / "benchmarks" / "results", write=False) == [], page
+
+
+def test_a_stale_table_is_found_and_mended(tmp_path):
+    results = Path(__file__).parent.parent / "benchmarks" / "results"
+    document = tmp_path / "page.md"
+    document.write_text("before\n<!-- table: lqr-cpu -->\nold\n<!-- end -->\nafter\n")
+    assert update(document, results, write=True) == ["lqr-cpu"]
+    assert update(document, results, write=False) == []
+    assert document.read_text().startswith("before\n<!-- table: lqr-cpu -->\n| problems | T | `plan` |")
+    assert document.read_text().endswith("<!-- end -->\nafter\n")
+
+
+def runs(folder, **changes):
+    """Two made-up runs of an architecture."""
+    for seed, rate in ((0, 0.5), (1, 0.7)):
+        run = folder / f"ttc-{seed}"
+        run.mkdir(parents=True)
+        config = dict(
+            architecture="ttc", steps=10, batch=4, lr=1.0, dropout=0.0, augmentation="none", layers=2, width=8, ema=0.9
+        )
+        (run / "config.json").write_text(json.dumps(config | (changes if seed else {})))
+        score = dict(rate=rate, low=rate - 0.1, high=rate + 0.1, right=1, total=1000)
+        results = [dict(mode=mode, boards=score, cells=score) for mode in ("single", "multi")]
+        facts = dict(
+            machine={"gpu": "a GPU"}, versions={"torch": "2"}, commit="abc", command="python -m recipes.sudoku"
+        )
+        (run / "metrics.json").write_text(json.dumps(dict(run=f"ttc-{seed}", results=results) | facts))
+
+
+def test_the_sudoku_table_has_means_ranges_and_the_papers_figures(tmp_path):
+    runs(tmp_path)
+    text = sudoku_table(tmp_path)
+    assert "| TTC-Net | 2 | 60.0 (50.0 to 70.0) |" in text
+    assert "| *TTC-Net, paper* | | 61.3 | 90.2 | 93.4 | 97.3 |" in text
+    assert "10 steps of 4 boards" in text
+
+
+def test_the_table_of_horizons_has_intervals(tmp_path):
+    file = tmp_path / "horizons.json"
+    each = [(0, "single", 0.5), (0, "multi", 0.6), (8, "single", 0.7), (8, "multi", 0.8)]
+
+    def rate(value):
+        return dict(rate=value, low=value - 0.1, high=value + 0.1)
+
+    results = [dict(horizon=T, mode=mode, boards=rate(value), cells=rate(value)) for T, mode, value in each]
+    facts = dict(machine={"gpu": "a GPU"}, versions={"torch": "2"}, commit="abc", command="ttcnet sudoku eval")
+    file.write_text(json.dumps(dict(boards=1000, results=results) | facts))
+    text = horizons_table(file)
+    one, many = "50.0 (40.0 to 60.0)", "60.0 (50.0 to 70.0)"
+    assert f"| no plans | {one} | {one} | {many} | {many} |" in text
+    assert "\n| 8 | 70.0 (60.0 to 80.0) |" in text
+
+
+def test_the_sudoku_table_refuses_runs_that_cannot_be_compared(tmp_path):
+    for field in ("steps", "ema"):
+        runs(tmp_path / field, **{field: 0.5})
+        with pytest.raises(ValueError, match=r"ttc-1 must share steps, batch, .*, ema with ttc-0"):
+            sudoku_table(tmp_path / field)
+    with pytest.raises(ValueError, match="must hold runs; it has none"):
+        sudoku_table(tmp_path / "nowhere")
+
+
+def test_the_decoding_table_has_the_papers_figures():
+    measured = ((0, 50, 1.0), (8, 40, 1.25))
+    rows = [
+        dict(horizon=str(T), compiled="False", tokens_per_second=str(speed), slower=str(slower))
+        for T, speed, slower in measured
+    ]
+    one, two = decode_rows(rows)
+    assert one == {"T": "no TTC", "eager, tokens/s": "50.0", "paper, tokens/s": "47.2"}
+    assert two["eager, tokens/s"] == "40.0 (+25.0 % time)"
+    assert two["paper, tokens/s"] == "45.8 (+3.0 % time)"
+
+
+def small_runs(folder, task="math", changes=None):
+    """Made-up runs of the small table: what a run has more than others, it has at all horizons and of all problems."""
+    asked, given = ("gsm8k", "math500"), ("gsm8k", "math-held-out")
+    if task == "countdown":
+        asked = given = ("countdown",)
+    gains = {"base": -0.5, "full-0": 0.0, "full-1": 0.02, "gdn-0": 0.01, "ttc-0": 0.04, "ttc-2": 0.02, "ttc-4-1": 0.1}
+    for name, gain in gains.items():
+        run = folder / task / name
+        run.mkdir(parents=True)
+        config = dict(model="m", data="rows", lr=1e-3, batch=96, epochs=2, max_length=64, warm_up=0.1, weight_decay=0.1)
+        seed = int(name.rpartition("-")[2]) if name != "base" else 0
+        config |= dict(trained=name != "base", seed=seed) | (changes or {}).get(name, {})
+        horizons = [0, 8, 16] if name.startswith("ttc") else [None]
+        score = dict(right=1, total=200, rate=0.1 + gain / 2, low=0.05, high=0.2, ended=1.0)
+        nats = dict(mean=gain - 1, low=gain - 1.5, high=gain - 0.5)
+        accuracy = [score | dict(benchmark=each, horizon=steps) for steps in horizons for each in asked]
+        likely = dict(solutions=4, tokens=40, per_token=nats)
+        likelihood = [likely | dict(benchmark=each, horizon=steps) for steps in horizons for each in given]
+        facts = dict(machine={"gpu": "a GPU"}, versions={"torch": "2", "transformers": "5"}, commit="abc", command="c")
+        metrics = dict(run=name, tokens=3e6, accuracy=accuracy, likelihood=likelihood) | facts
+        sums = [10 * (gain - 1) * hard for hard in (1, 2, 3, 4)]
+        solutions = {each: dict(tokens=[10, 20, 30, 40], sums=sums) for each in given}
+        for file, content in (("config", config), ("metrics", metrics), ("solutions", solutions)):
+            (run / f"{file}.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_the_small_tables_have_seeds_intervals_and_differences(tmp_path):
+    small_runs(tmp_path)
+    text = math_small_table("math", tmp_path)
+    assert "| Base model |  | -15.0 (5.0 to 20.0) | -15.0 (5.0 to 20.0) | 25.0 | -1.5000 (-2.0000 to -1.0000) |" in text
+    assert "| Full fine-tuning | 2 | 10.5 (10.0 to 11.0) |" in text
+    assert "| TTC-Net | 2 | 11.5 (11.0 to 12.0) | 11.5 (11.0 to 12.0) | 52.8 | -0.9700 (-0.9800 to -0.9600) |" in text
+    assert "| +0.0400 (+0.0400 to +0.0400) | +0.0400 (+0.0400 to +0.0400) |" in text  # of seed 0, which both have
+    assert "| + GDN | 1 | 10.5 (5.0 to 20.0) |" in text
+    assert "+ Mamba" not in text
+    assert "200 of gsm8k, 200 of math500" in text
+    assert "3.0 million tokens in 2 epochs, 96 rows a step, learning rate 0.001" in text
+    horizons = math_small_table("math-horizons", tmp_path)
+    assert [line.split(" | ")[0] for line in horizons.splitlines()[2:5]] == ["| 0", "| 8", "| 16"]
+    ablations = math_small_table("math-ablations", tmp_path)
+    assert "| 4:1 | 1 | 15.0 (5.0 to 20.0) |" in ablations
+    assert "| 52.8 / 53.6 |" in ablations
+    assert "| TTC-Net | 2 | 11.5 (11.0 to 12.0) |" in math_small_table("countdown", small_runs(tmp_path, "countdown"))
+
+
+def test_the_small_table_of_learning_rates(tmp_path):
+    assert math_small_table("math-rates", tmp_path).startswith(
+        "*Not run yet: `python -m recipes.math_small math --base"
+    )
+    small_runs(tmp_path)
+    for rate in ("1e-2", "3e-3"):
+        changes = {name: {"inserted_lr": float(rate)} for name in ("gdn-0", "ttc-0", "ttc-2", "ttc-4-1")}
+        small_runs(tmp_path / "math-rates", changes=changes).joinpath("math").rename(tmp_path / "math-rates" / rate)
+        shutil.rmtree(tmp_path / "math-rates" / rate / "full-0")
+    lines = [line.split(" | ")[:4] for line in math_small_table("math-rates", tmp_path).splitlines()]
+    accuracy = "11.5 (11.0 to 12.0)"
+    rates = ("as the rest", "3e-3", "1e-2")
+    assert [line for line in lines if line[0] == "| TTC-Net"] == [["| TTC-Net", rate, "2", accuracy] for rate in rates]
+    assert [line[:3] for line in lines if line[0] == "| Full fine-tuning"] == [["| Full fine-tuning", "", "2"]]
+    assert len(lines) == 2 + 1 + 2 * 3 + 2
+    assert "learning rate 0.001, of what is inserted 0.003 or 0.01." in math_small_table("math-rates", tmp_path)
+    assert "learning rate 0.001. " in math_small_table("math-ablations", tmp_path)
+    (tmp_path / "math" / "ttc-4-1" / "metrics.json").unlink()
+    assert "learning rate 0.001, of what is inserted 0.003. " in math_small_table("math-ablations", tmp_path)
+
+
+def test_the_small_tables_refuse_runs_that_cannot_be_compared(tmp_path):
+    small_runs(tmp_path, changes={"ttc-0": {"lr": 1.0}})
+    with pytest.raises(ValueError, match=r"ttc-0 must share lr with full-0. Train it again."):
+        math_small_table("math", tmp_path)
+    assert math_small_table("countdown", tmp_path).startswith("*Not run yet: `python -m recipes.math_small countdown")

@@ -64,7 +64,7 @@ def math_small_table(name: str, results: Path) -> str:
 
 
 def _models(task: str, runs: list[Result]) -> list[str]:
-    lines = _head(task, [""], ["MATH-500, paper"] if task == "math" else [])
+    lines = _head(task, [""], ["MATH-500, paper (8B)"] if task == "math" else [])
     for kind, title in MODELS.items():
         if found := _of(runs, kind):
             paper = [f"{PAPER[kind]:.1f}"] if task == "math" else []
@@ -83,8 +83,8 @@ def _rates(task: str, runs: list[Result], rates: dict[str, list[Result]]) -> lis
 
 def _head(task: str, first: list[str], paper: list[str]) -> list[str]:
     head = [*(f"{title}, %" for title in ANSWERED[task].values()), *paper]
-    head += [f"log-likelihood a token, {title}" for title in SOLVED[task].values()]
-    head += [f"less full fine-tuning, {title}" for title in SOLVED[task].values()]
+    head += [f"log-likelihood, {title}" for title in SOLVED[task].values()]
+    head += [f"minus full fine-tuning, {title}, 10⁻³" for title in SOLVED[task].values()]
     return [f"| {' | '.join([*first, 'seeds', *head])} |", "|---" * len(first) + "|--:" * (1 + len(head)) + "|"]
 
 
@@ -92,7 +92,7 @@ def _row(task: str, first: list[str], paper: list[str], found: list[Result], ful
     """Of a model, and how it differs from full fine-tuning."""
     own = OWN if found[0]["run"].startswith("ttc") else None
     cells = [_accuracy(found, benchmark, own) for benchmark in ANSWERED[task]] + paper
-    cells += [_likelihood(found, benchmark, own) for benchmark in SOLVED[task]]
+    cells += [_likelihood(found, benchmark, own).partition(" ")[0] for benchmark in SOLVED[task]]
     cells += ["" if found[0]["run"].startswith("full") else _difference(found, full, name) for name in SOLVED[task]]
     return f"| {' | '.join([*first, str(len(found)) if full else '', *cells])} |"
 
@@ -100,7 +100,7 @@ def _row(task: str, first: list[str], paper: list[str], found: list[Result], ful
 def _horizons(task: str, runs: list[Result]) -> list[str]:
     found = _of(runs, "ttc")
     head = [*(f"{title}, %" for title in ANSWERED[task].values())]
-    head += [f"log-likelihood a token, {title}" for title in SOLVED[task].values()]
+    head += [f"log-likelihood, {title}" for title in SOLVED[task].values()]
     lines = [f"| T | {' | '.join(head)} |", "|--:|" + "--:|" * len(head)]
     for steps in dict.fromkeys(each["horizon"] for run in found for each in run["likelihood"]):
         asked = [run for run in found if any(each["horizon"] == steps for each in run["accuracy"])]
@@ -111,15 +111,16 @@ def _horizons(task: str, runs: list[Result]) -> list[str]:
 
 
 def _ablations(task: str, runs: list[Result]) -> list[str]:
-    paper = ["MATH-500, paper"] if task == "math" else []
+    paper = ["MATH-500, paper (8B)"] if task == "math" else []
     head = [f"{title}, %, T = {steps}" for title in ANSWERED[task].values() for steps in (8, 16)] + paper
-    head += [f"log-likelihood a token, {title}, T = {steps}" for title in SOLVED[task].values() for steps in (8, 16)]
+    head += [f"log-likelihood, {title}, T = {steps}" for title in SOLVED[task].values() for steps in (8, 16)]
     lines = [f"| | seeds | {' | '.join(head)} |", "|---|--:|" + "--:|" * len(head)]
     for kind, title in ABLATIONS.items():
         if found := _of(runs, kind):
             cells = [_accuracy(found, benchmark, steps) for benchmark in ANSWERED[task] for steps in (8, 16)]
             cells += [" / ".join(f"{value:.1f}" for value in PAPER_ABLATIONS[kind])] if paper else []
-            cells += [_likelihood(found, benchmark, steps) for benchmark in SOLVED[task] for steps in (8, 16)]
+            likely = (_likelihood(found, benchmark, steps) for benchmark in SOLVED[task] for steps in (8, 16))
+            cells += [each.partition(" ")[0] for each in likely]
             lines.append(f"| {title} | {len(found)} | {' | '.join(cells)} |")
     return lines
 
@@ -155,7 +156,7 @@ def _cell(values: list[float], low: float, high: float, digits: int) -> str:
     """The mean over seeds and their range, or for one seed its 95 % interval over problems."""
     if len(values) > 1:
         low, high = min(values), max(values)
-    return f"{mean(values):.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+    return f"{mean(values):.{digits}f} <br> ({low:.{digits}f} to {high:.{digits}f})"
 
 
 def _difference(runs: list[Result], full: list[Result], benchmark: str) -> str:
@@ -166,7 +167,7 @@ def _difference(runs: list[Result], full: list[Result], benchmark: str) -> str:
         return ""
     ours, theirs = (_solutions([x for x in of if x["config"]["seed"] in seeds], benchmark) for of in (runs, full))
     found = ratio([a - b for a, b in zip(ours, theirs, strict=True)], full[0]["solutions"][benchmark]["tokens"])
-    return f"{found.mean:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
+    return f"{1000 * found.mean:+.1f} <br> ({1000 * found.low:+.1f} to {1000 * found.high:+.1f})"
 
 
 def _solutions(runs: list[Result], benchmark: str) -> Sequence[float]:
@@ -190,8 +191,8 @@ def _caption(task: str, runs: list[Result]) -> str:
         rate += f", of what is inserted {' or '.join(f'{lr:g}' for lr in sorted(faster))}"
     command = re.sub(r" --(only|minutes) \S+", "", first["command"])  # that of all runs, in one piece
     return (
-        f"Greedy answers to problems: {problems}. Log-likelihood in nats of solutions: {solutions}. In brackets the "
-        f"range over seeds, or for one seed the 95 % interval over problems; differences are taken solution by "
+        f"Greedy answers to problems: {problems}. Log-likelihood in nats a token of solutions: {solutions}. In brackets "
+        f"the range over seeds, or for one seed the 95 % interval over problems; differences are taken solution by "
         f"solution and seed by seed, with their 95 % interval. {config['model']}, all weights trained on "
         f"{config['data']}: {tokens}{config['epochs']:g} epochs, {config['batch']} rows a step, learning rate "
         f"{rate}. {first['machine']['gpu']}; torch {first['versions']['torch']}, transformers "

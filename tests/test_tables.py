@@ -120,20 +120,22 @@ def small_runs(folder, task="math", changes=None):
 def test_the_small_tables_have_seeds_intervals_and_differences(tmp_path):
     small_runs(tmp_path)
     text = math_small_table("math", tmp_path)
-    assert "| Base model |  | -15.0 (5.0 to 20.0) | -15.0 (5.0 to 20.0) | 25.0 | -1.5000 (-2.0000 to -1.0000) |" in text
-    assert "| Full fine-tuning | 2 | 10.5 (10.0 to 11.0) |" in text
-    assert "| TTC-Net | 2 | 11.5 (11.0 to 12.0) | 11.5 (11.0 to 12.0) | 52.8 | -0.9700 (-0.9800 to -0.9600) |" in text
-    assert "| +0.0400 (+0.0400 to +0.0400) | +0.0400 (+0.0400 to +0.0400) |" in text  # of seed 0, which both have
-    assert "| + GDN | 1 | 10.5 (5.0 to 20.0) |" in text
+    assert "| Base model |  | -15.0 <br> (5.0 to 20.0) | -15.0 <br> (5.0 to 20.0) | 25.0 | -1.5000 |" in text
+    assert "| Full fine-tuning | 2 | 10.5 <br> (10.0 to 11.0) |" in text
+    assert "| TTC-Net | 2 | 11.5 <br> (11.0 to 12.0) | 11.5 <br> (11.0 to 12.0) | 52.8 | -0.9700 |" in text
+    assert "| +40.0 <br> (+40.0 to +40.0) | +40.0 <br> (+40.0 to +40.0) |" in text  # of seed 0, which both have
+    assert "| + GDN | 1 | 10.5 <br> (5.0 to 20.0) |" in text
     assert "+ Mamba" not in text
     assert "200 of gsm8k, 200 of math500" in text
     assert "3.0 million tokens in 2 epochs, 96 rows a step, learning rate 0.001" in text
     horizons = math_small_table("math-horizons", tmp_path)
     assert [line.split(" | ")[0] for line in horizons.splitlines()[2:5]] == ["| 0", "| 8", "| 16"]
     ablations = math_small_table("math-ablations", tmp_path)
-    assert "| 4:1 | 1 | 15.0 (5.0 to 20.0) |" in ablations
+    assert "| 4:1 | 1 | 15.0 <br> (5.0 to 20.0) |" in ablations
     assert "| 52.8 / 53.6 |" in ablations
-    assert "| TTC-Net | 2 | 11.5 (11.0 to 12.0) |" in math_small_table("countdown", small_runs(tmp_path, "countdown"))
+    assert "| TTC-Net | 2 | 11.5 <br> (11.0 to 12.0) |" in math_small_table(
+        "countdown", small_runs(tmp_path, "countdown")
+    )
 
 
 def test_the_small_table_of_learning_rates(tmp_path):
@@ -146,7 +148,7 @@ def test_the_small_table_of_learning_rates(tmp_path):
         small_runs(tmp_path / "math-rates", changes=changes).joinpath("math").rename(tmp_path / "math-rates" / rate)
         shutil.rmtree(tmp_path / "math-rates" / rate / "full-0")
     lines = [line.split(" | ")[:4] for line in math_small_table("math-rates", tmp_path).splitlines()]
-    accuracy = "11.5 (11.0 to 12.0)"
+    accuracy = "11.5 <br> (11.0 to 12.0)"
     rates = ("as the rest", "3e-3", "1e-2")
     assert [line for line in lines if line[0] == "| TTC-Net"] == [["| TTC-Net", rate, "2", accuracy] for rate in rates]
     assert [line[:3] for line in lines if line[0] == "| Full fine-tuning"] == [["| Full fine-tuning", "", "2"]]

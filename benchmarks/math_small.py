@@ -191,9 +191,9 @@ def _caption(task: str, runs: list[Result]) -> str:
         rate += f", of what is inserted {' or '.join(f'{lr:g}' for lr in sorted(faster))}"
     command = re.sub(r" --(only|minutes) \S+", "", first["command"])  # that of all runs, in one piece
     return (
-        f"Greedy answers to problems: {problems}. Log-likelihood in nats a token of solutions: {solutions}. In brackets "
-        f"the range over seeds, or for one seed the 95 % interval over problems; differences are taken solution by "
-        f"solution and seed by seed, with their 95 % interval. {config['model']}, all weights trained on "
+        f"Greedy answers to problems: {problems}. Log-likelihood in nats a token of solutions: {solutions}. In "
+        f"brackets the range over seeds, or for one seed the 95 % interval over problems; differences are taken "
+        f"solution by solution and seed by seed, with their 95 % interval. {config['model']}, all weights trained on "
         f"{config['data']}: {tokens}{config['epochs']:g} epochs, {config['batch']} rows a step, learning rate "
         f"{rate}. {first['machine']['gpu']}; torch {first['versions']['torch']}, transformers "
         f"{first['versions']['transformers']}, commit {commits}. Command: `{command}`."

@@ -8,7 +8,6 @@ import torch
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-QUICK = ("plan",)
 
 
 def code(notebook):
@@ -23,10 +22,7 @@ def pyplot():
     pyplot.close("all")
 
 
-@pytest.mark.parametrize(
-    "notebook",
-    [pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else pytest.mark.slow) for path in NOTEBOOKS],
-)
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_run(notebook, pyplot):
     threads, names = torch.get_num_threads(), {}
     try:

@@ -92,7 +92,7 @@ def _row(task: str, first: list[str], paper: list[str], found: list[Result], ful
     """Of a model, and how it differs from full fine-tuning."""
     own = OWN if found[0]["run"].startswith("ttc") else None
     cells = [_accuracy(found, benchmark, own) for benchmark in ANSWERED[task]] + paper
-    cells += [_likelihood(found, benchmark, own).partition(" ")[0] for benchmark in SOLVED[task]]
+    cells += [_nats(found, benchmark, own) for benchmark in SOLVED[task]]
     cells += ["" if found[0]["run"].startswith("full") else _difference(found, full, name) for name in SOLVED[task]]
     return f"| {' | '.join([*first, str(len(found)) if full else '', *cells])} |"
 
@@ -119,8 +119,7 @@ def _ablations(task: str, runs: list[Result]) -> list[str]:
         if found := _of(runs, kind):
             cells = [_accuracy(found, benchmark, steps) for benchmark in ANSWERED[task] for steps in (8, 16)]
             cells += [" / ".join(f"{value:.1f}" for value in PAPER_ABLATIONS[kind])] if paper else []
-            likely = (_likelihood(found, benchmark, steps) for benchmark in SOLVED[task] for steps in (8, 16))
-            cells += [each.partition(" ")[0] for each in likely]
+            cells += [_nats(found, benchmark, steps) for benchmark in SOLVED[task] for steps in (8, 16)]
             lines.append(f"| {title} | {len(found)} | {' | '.join(cells)} |")
     return lines
 
@@ -150,6 +149,11 @@ def _accuracy(runs: list[Result], benchmark: str, horizon: int | None) -> str:
 def _likelihood(runs: list[Result], benchmark: str, horizon: int | None) -> str:
     found = [_one(run, "likelihood", benchmark, horizon)["per_token"] for run in runs]
     return _cell([each["mean"] for each in found], found[0]["low"], found[0]["high"], 4)
+
+
+def _nats(runs: list[Result], benchmark: str, horizon: int | None) -> str:
+    """Likewise, without an interval."""
+    return f"{mean(_one(run, 'likelihood', benchmark, horizon)['per_token']['mean'] for run in runs):.4f}"
 
 
 def _cell(values: list[float], low: float, high: float, digits: int) -> str:
@@ -193,8 +197,8 @@ def _caption(task: str, runs: list[Result]) -> str:
     return (
         f"Greedy answers to problems: {problems}. Log-likelihood in nats a token of solutions: {solutions}. In "
         f"brackets the range over seeds, or for one seed the 95 % interval over problems; differences are taken "
-        f"solution by solution and seed by seed, with their 95 % interval. {config['model']}, all weights trained on "
-        f"{config['data']}: {tokens}{config['epochs']:g} epochs, {config['batch']} rows a step, learning rate "
-        f"{rate}. {first['machine']['gpu']}; torch {first['versions']['torch']}, transformers "
+        f"solution by solution and seed by seed, with their 95 % interval over problems. {config['model']}, all "
+        f"weights trained on {config['data']}: {tokens}{config['epochs']:g} epochs, {config['batch']} rows a step, "
+        f"learning rate {rate}. {first['machine']['gpu']}; torch {first['versions']['torch']}, transformers "
         f"{first['versions']['transformers']}, commit {commits}. Command: `{command}`."
     )

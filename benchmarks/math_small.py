@@ -53,22 +53,23 @@ def math_small_table(name: str, results: Path) -> str:
         where = f"{task}-rates/3e-3 --inserted-lr 3e-3" if view == "rates" else task
         base = f"python -m recipes.math_small {task} --base SmolLM2-135M-Instruct{data}"
         return f"*Not run yet: `{base} --out results/math-small/{where}`.*\n"
+    full = _of(runs, "full")
     if view == "ablations":  # at the learning rate at which they were made
         runs = max([runs, *rates.values()], key=lambda each: sum(bool(_of(each, kind)) for kind in ABLATIONS))
     if view == "rates":
         lines = _rates(task, runs, rates)
         runs = [run for each in rates.values() for run in each]
     else:
-        lines = {"": _models, "horizons": _horizons, "ablations": _ablations}[view](task, runs)
+        lines = {"": _models, "horizons": _horizons, "ablations": _ablations}[view](task, runs, full)
     return "\n".join(lines) + "\n\n" + _caption(task, runs) + "\n"
 
 
-def _models(task: str, runs: list[Result]) -> list[str]:
+def _models(task: str, runs: list[Result], full: list[Result]) -> list[str]:
     lines = _head(task, [""], ["MATH-500, paper (8B)"] if task == "math" else [])
     for kind, title in MODELS.items():
         if found := _of(runs, kind):
             paper = [f"{PAPER[kind]:.1f}"] if task == "math" else []
-            lines.append(_row(task, [title], paper, found, [] if kind == "base" else _of(runs, "full")))
+            lines.append(_row(task, [title], paper, found, [] if kind == "base" else full))
     return lines
 
 
@@ -83,8 +84,7 @@ def _rates(task: str, runs: list[Result], rates: dict[str, list[Result]]) -> lis
 
 def _head(task: str, first: list[str], paper: list[str]) -> list[str]:
     head = [*(f"{title}, %" for title in ANSWERED[task].values()), *paper]
-    head += [f"log-likelihood, {title}" for title in SOLVED[task].values()]
-    head += [f"minus full fine-tuning, {title}, 10⁻³" for title in SOLVED[task].values()]
+    head += [f"log-likelihood, {title}" for title in SOLVED[task].values()] + _differences(task)
     return [f"| {' | '.join([*first, 'seeds', *head])} |", "|---" * len(first) + "|--:" * (1 + len(head)) + "|"]
 
 
@@ -97,7 +97,11 @@ def _row(task: str, first: list[str], paper: list[str], found: list[Result], ful
     return f"| {' | '.join([*first, str(len(found)) if full else '', *cells])} |"
 
 
-def _horizons(task: str, runs: list[Result]) -> list[str]:
+def _differences(task: str) -> list[str]:
+    return [f"minus full fine-tuning, {title}, 10⁻³" for title in SOLVED[task].values()]
+
+
+def _horizons(task: str, runs: list[Result], _: list[Result]) -> list[str]:
     found = _of(runs, "ttc")
     head = [*(f"{title}, %" for title in ANSWERED[task].values())]
     head += [f"log-likelihood, {title}" for title in SOLVED[task].values()]
@@ -110,16 +114,18 @@ def _horizons(task: str, runs: list[Result]) -> list[str]:
     return lines
 
 
-def _ablations(task: str, runs: list[Result]) -> list[str]:
+def _ablations(task: str, runs: list[Result], full: list[Result]) -> list[str]:
     paper = ["MATH-500, paper (8B)"] if task == "math" else []
     head = [f"{title}, %, T = {steps}" for title in ANSWERED[task].values() for steps in (8, 16)] + paper
     head += [f"log-likelihood, {title}, T = {steps}" for title in SOLVED[task].values() for steps in (8, 16)]
+    head += _differences(task)
     lines = [f"| | seeds | {' | '.join(head)} |", "|---|--:|" + "--:|" * len(head)]
     for kind, title in ABLATIONS.items():
         if found := _of(runs, kind):
             cells = [_accuracy(found, benchmark, steps) for benchmark in ANSWERED[task] for steps in (8, 16)]
             cells += [" / ".join(f"{value:.1f}" for value in PAPER_ABLATIONS[kind])] if paper else []
             cells += [_nats(found, benchmark, steps) for benchmark in SOLVED[task] for steps in (8, 16)]
+            cells += [_difference(found, full, benchmark) for benchmark in SOLVED[task]]
             lines.append(f"| {title} | {len(found)} | {' | '.join(cells)} |")
     return lines
 

@@ -57,7 +57,7 @@ def table(name: str, results: Path) -> str:
     if name == "decode-gpu":
         return decoding(read(results / "decode-gpu.csv"))
     if name == "sudoku-horizons":
-        return horizons_table(RUNS / "sudoku" / "augmented" / "ttc-2" / "horizons.json")
+        return horizons_table(RUNS / "sudoku" / "shipped" / "horizons.json")
     if name.startswith("sudoku-"):
         return sudoku_table(RUNS / "sudoku" / name.removeprefix("sudoku-"))
     if name.startswith("math-small-"):

@@ -133,6 +133,7 @@ def test_the_small_tables_have_seeds_intervals_and_differences(tmp_path):
     ablations = math_small_table("math-ablations", tmp_path)
     assert "| 4:1 | 1 | 15.0 <br> (5.0 to 20.0) |" in ablations
     assert "| 52.8 / 53.6 |" in ablations
+    assert "| 4:1 | 1 " in next(line for line in ablations.splitlines() if "| +80.0 <br>" in line)  # of seed 1
     assert "| TTC-Net | 2 | 11.5 <br> (11.0 to 12.0) |" in math_small_table(
         "countdown", small_runs(tmp_path, "countdown")
     )

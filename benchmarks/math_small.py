@@ -196,6 +196,7 @@ def _caption(task: str, runs: list[Result]) -> str:
     solutions = ", ".join(f"{count:,} of {name}" for name, count in given.items())
     tokens = f"{trained[0]['tokens'] / 1e6:.1f} million tokens in " if trained else ""
     commits = ", ".join(sorted({run["commit"] for run in runs}))
+    epochs = "1 epoch" if config["epochs"] == 1 else f"{config['epochs']:g} epochs"
     rate = f"{config['lr']:g}"
     if faster := {run["config"]["inserted_lr"] for run in trained if run["config"].get("inserted_lr")}:
         rate += f", of what is inserted {' or '.join(f'{lr:g}' for lr in sorted(faster))}"
@@ -204,7 +205,7 @@ def _caption(task: str, runs: list[Result]) -> str:
         f"Greedy answers to problems: {problems}. Log-likelihood in nats a token of solutions: {solutions}. In "
         f"brackets the range over seeds, or for one seed the 95 % interval over problems; differences are taken "
         f"solution by solution and seed by seed, with their 95 % interval over problems. {config['model']}, all "
-        f"weights trained on {config['data']}: {tokens}{config['epochs']:g} epochs, {config['batch']} rows a step, "
+        f"weights trained on {config['data']}: {tokens}{epochs}, {config['batch']} rows a step, "
         f"learning rate {rate}. {first['machine']['gpu']}; torch {first['versions']['torch']}, transformers "
         f"{first['versions']['transformers']}, commit {commits}. Command: `{command}`."
     )

@@ -33,14 +33,27 @@ from ttcnet.train.settings import FineTuning
 CAUSAL = "causal_without_mask"  # transformers makes no mask for attention that it does not know
 AttentionInterface.register(CAUSAL, sdpa_attention_forward)
 LAUNCH = 8192  # what a micro-batch costs beyond its tokens, in tokens
+EXCESS = 1e6  # what a token costs above the most, which rows that are too long make unavoidable
 News = Callable[[dict[str, float]], None]
 
 
 class Lean:
-    """A run of `config`, which says what it means in `ttcnet sft`, on a model with its insertions."""
+    """A run of `config`, which says what it means in `ttcnet sft`, on a model with its insertions.
 
-    def __init__(self, model: Any, examples: Sequence[Example], config: FineTuning, compiled: bool = False) -> None:
-        self.model, self.examples, self.config = model.train(), examples, config
+    Args:
+        compiled: compile decoder layers.
+        most: tokens at once, padding included, for GPUs with less memory.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        examples: Sequence[Example],
+        config: FineTuning,
+        compiled: bool = False,
+        most: float = math.inf,
+    ) -> None:
+        self.model, self.examples, self.config, self.most = model.train(), examples, config, most
         self.device = next(model.parameters()).device
         each = math.ceil(len(examples) / config.batch)
         self.steps = config.steps or math.ceil(config.epochs * each)
@@ -100,7 +113,7 @@ class Lean:
         answers = sum(label != IGNORED for row in rows for label in row.labels[1:])
         self.tokens += sum(len(row.input_ids) for row in rows)
         total = torch.zeros((), device=self.device)
-        for part in micro_batches(rows):
+        for part in micro_batches(rows, self.most):
             loss = self._loss(*padded(part, 0, 8)) / answers
             loss.backward()
             total += loss.detach()
@@ -126,13 +139,14 @@ class Lean:
         return nn.functional.cross_entropy(logits.to(working_dtype(logits.dtype)), goals, reduction="sum")
 
 
-def micro_batches(rows: Sequence[Example]) -> list[list[Example]]:
+def micro_batches(rows: Sequence[Example], most: float = math.inf) -> list[list[Example]]:
     """Rows sorted by length and cut where padding and the number of micro-batches together cost least."""
     rows = sorted(rows, key=lambda row: len(row.input_ids))
     best, cut = [0.0] + [math.inf] * len(rows), [0] * (len(rows) + 1)
     for end in range(1, len(rows) + 1):
         for begin in range(end - 1 if len(rows) > 1 else 1):  # no row alone: what is compiled for many is not for one
-            cost = best[begin] + LAUNCH + len(rows[end - 1].input_ids) * (end - begin)
+            tokens = len(rows[end - 1].input_ids) * (end - begin)
+            cost = best[begin] + LAUNCH + tokens + EXCESS * max(tokens - most, 0.0)
             if cost < best[end]:
                 best[end], cut[end] = cost, begin
     parts, end = list[list[Example]](), len(rows)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,6 +73,7 @@ def main(
     epochs: Annotated[float | None, typer.Option(help="Passes over the data; 2 for math, 1 for countdown.")] = None,
     lr: Annotated[float, typer.Option(help="Highest learning rate.")] = LR,
     inserted_lr: Annotated[float | None, typer.Option(help="That of what is inserted, if it is another.")] = None,
+    tokens: Annotated[int, typer.Option(help="To train on at once, for GPUs with less memory; 0 for no limit.")] = 0,
     minutes: Annotated[float, typer.Option(help="Start no run that would end later; 0 for no limit.")] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
 ) -> None:
@@ -81,12 +83,12 @@ def main(
         raise typer.BadParameter("data must be given for math: the folder of its files.")
     chosen = runs(only)
     with complaints():
-        _make(task, chosen, base, out, data, epochs or EPOCHS[task], lr, inserted_lr, minutes, device)
+        _make(task, chosen, base, out, data, epochs or EPOCHS[task], lr, inserted_lr, tokens, minutes, device)
 
 
 def _make(
     task: str, chosen: dict[str, Run], base: Path, out: Path, data: Path | None, epochs: float, lr: float,
-    inserted_lr: float | None, minutes: float, device: str,
+    inserted_lr: float | None, tokens: int, minutes: float, device: str,
 ) -> None:  # fmt: skip
     missing = {name: run for name, run in chosen.items() if not (out / name / "measured.json").exists()}
     missing = {name: run for name, run in missing.items() if not (out / name / "metrics.json").exists()}
@@ -98,7 +100,7 @@ def _make(
         from .math_workshop import Workshop  # late, since it takes seconds
 
         begin = time.monotonic()
-        workshop = Workshop(task, base, data, usable(device), lr, inserted_lr, epochs)
+        workshop = Workshop(task, base, data, usable(device), lr, inserted_lr, epochs, tokens or math.inf)
         longest = 0.0
         for name, run in missing.items():
             now = time.monotonic()

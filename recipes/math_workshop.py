@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gzip
 import json
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -42,11 +43,12 @@ class Workshop:
     """The base model and a task, from which runs are made."""
 
     def __init__(
-        self, task: str, base: Path, data: Path | None, device: str, lr: float, inserted_lr: float | None, epochs: float
-    ) -> None:
+        self, task: str, base: Path, data: Path | None, device: str, lr: float, inserted_lr: float | None,
+        epochs: float, most: float = math.inf,
+    ) -> None:  # fmt: skip
         avoid_cudnn()
         self.device, self.lr, self.inserted_lr, self.epochs = torch.device(device), lr, inserted_lr, epochs
-        self.name = base.name
+        self.name, self.most = base.name, most
         self.tokenizer: Any = AutoTokenizer.from_pretrained(base)
         self.base: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
         nn.Module.to(self.base, self.device)
@@ -91,7 +93,7 @@ class Workshop:
         typer.echo(f"{name:16} log-likelihood a token {values}; {' + '.join(f'{s:.0f}' for s in seconds.values())} s")
 
     def _train(self, name: str, model: Any, config: FineTuning, folder: Path) -> int:
-        lean = Lean(model, self.task.train.kept, config, config.compiled)
+        lean = Lean(model, self.task.train.kept, config, config.compiled, self.most)
         log = folder / "log.jsonl"
         with Bar() as progress, log.open("w") as file:
             bar = progress.add_task(name, total=lean.steps)

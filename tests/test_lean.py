@@ -11,7 +11,7 @@ from tests.train.tiny import model, sums, tokenizer
 from ttcnet import adapter
 from ttcnet.records import rows
 from ttcnet.train import sft
-from ttcnet.train.examples import prepare
+from ttcnet.train.examples import Example, prepare
 from ttcnet.train.settings import FineTuning
 
 ADAPTER = dict(every=2, heads=4, state_size=8, zero_init=False)
@@ -40,7 +40,7 @@ def test_the_same_losses_and_the_same_weights(tmp_path, insert):
     torch.manual_seed(config.seed)
     if insert is not None:
         adapter.insert(net, adapter.TTCAdapterConfig.from_dict(config.adapter))
-    lean = Lean(net, prepare(rows(data), tokenizer()).kept, config)
+    lean = Lean(net, prepare(rows(data), tokenizer()).kept, config, most=60)  # in several pieces
     lean.train(1, news.append)
     assert [line["loss"] for line in news] == pytest.approx([line["loss"] for line in log], abs=1e-5)
     assert [line["lr"] for line in news] == pytest.approx([line["lr"] for line in log], rel=1e-6)
@@ -65,8 +65,6 @@ def test_every_row_comes_once_an_epoch_in_an_order_of_the_seed(tmp_path):
 
 
 def test_micro_batches_waste_little():
-    from ttcnet.train.examples import Example
-
     torch.manual_seed(0)
     lengths = torch.randint(100, 1000, (96,)).tolist()
     made = micro_batches([Example([0] * length, [0] * length) for length in lengths])
@@ -79,6 +77,12 @@ def test_micro_batches_waste_little():
         assert [len(part) for part in micro_batches([Example([0] * 9, [0] * 9)] * count)] == [count]
     long = [Example([0] * length, [0] * length) for length in (9, 9, 9000)]
     assert [len(part) for part in micro_batches(long)] == [3]
+
+
+def test_micro_batches_stay_below_the_most_tokens_where_rows_allow_it():
+    some = [Example([0] * length, [0] * length) for length in (99, 9, 30, 31, 30, 9, 30, 30)]
+    made = [[len(row.input_ids) for row in part] for part in micro_batches(some, 62)]
+    assert made == [[31, 99], [30, 30], [30, 30], [9, 9]]  # no row alone
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import typer
 
-from recipes import math_small, math_tasks, math_workshop, sudoku
+from recipes import lean, math_small, math_tasks, math_workshop, sudoku
 from tests.train.tiny import model, sums, tokenizer
 from ttcnet.tasks.sudoku import generate
 from ttcnet.tasks.sudoku.trainer import Trainer
@@ -191,6 +191,20 @@ def test_the_held_out_rows_are_not_trained_on(small_math, tmp_path):
     trained = [tuple(example.input_ids) for example in task.train.kept]
     assert len(trained) == 10
     assert all(trained.count(tuple(example.input_ids)) == 1 for example in held_out)  # once, in the file of gsm8k
+
+
+def test_training_takes_no_more_tokens_at_once_than_asked_for(small_math, monkeypatch):
+    seen, cut = list[tuple[float, int]](), lean.micro_batches
+
+    def spy(rows, most):
+        made = cut(rows, most)
+        seen.extend((most, len(part) * len(part[-1].input_ids)) for part in made)
+        return made
+
+    monkeypatch.setattr(lean, "micro_batches", spy)
+    small_math("countdown", "few", only=["full-0"], tokens=300)
+    assert {most for most, _ in seen} == {300}
+    assert max(tokens for _, tokens in seen) <= 300
 
 
 def test_a_small_run_stops_in_time_and_goes_on(small_math, capsys):

@@ -28,6 +28,9 @@ def test_the_shipped_model_solves_boards(model):
     easy = generate(2, givens=(50, 50), seed=12)
     puzzles, answers = ([sudoku.format(board) for board in of] for of in (easy.puzzles, easy.solutions))
     assert sudoku.solve(model, puzzles) == answers
+    assert sudoku.solve(model, easy.puzzles) == answers
+    with pytest.raises(TypeError, match=r"puzzles must be a list of puzzles; got one string."):
+        sudoku.solve(model, puzzles[0])
 
 
 def test_the_shipped_model_is_small_and_leaves_random_numbers_alone():

@@ -7,7 +7,7 @@
     puzzles, solutions = augment(boards.puzzles, boards.solutions, numpy_generator)
     print(score(predictions, puzzles, solutions).table())
     model = pretrained()                          # a trained model, which comes with the package
-    solve(model, ["53..7....6..195..."])          # strings in, strings out
+    solve(model, ["53..7....6..195..."])          # strings or arrays in, strings out
 
 Importing this module imports neither numpy, torch nor numba: each name brings what it needs at its first use. The exact
 solver is compiled then, and kept on disk.

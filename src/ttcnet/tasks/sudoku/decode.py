@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from .grid import format, parse  # noqa: A004
+from ttcnet.errors import fail
+
+from .grid import board, format  # noqa: A004
 
 if TYPE_CHECKING:
     from ttcnet.models import TTCNetForCellClassification
@@ -59,9 +61,16 @@ def cell_by_cell(model: TTCNetForCellClassification, puzzles: Tensor, horizon: i
     return boards
 
 
-def solve(model: TTCNetForCellClassification, puzzles: list[str], horizon: int | None = None) -> list[str]:
-    """Puzzles as strings of 81 characters, 0 or . for blanks, filled in cell by cell, as strings of 81 digits."""
-    if not puzzles:
+def solve(model: TTCNetForCellClassification, puzzles: Sequence[Any], horizon: int | None = None) -> list[str]:
+    """Puzzles filled in cell by cell, as strings of 81 digits.
+
+    Args:
+        puzzles: strings of 81 characters, 0 or . for blanks, or arrays of 81 digits, such as `generate(9).puzzles`.
+        horizon: steps to look ahead; None is the model's own.
+    """
+    if isinstance(puzzles, str):
+        fail("puzzles", "must be a list of puzzles", "one string", "Put the puzzle into a list.", TypeError)
+    if len(puzzles) == 0:
         return []
-    boards = torch.stack([torch.from_numpy(parse(puzzle)) for puzzle in puzzles]).long()
-    return [format(board) for board in cell_by_cell(model, boards, horizon).cpu().numpy()]
+    boards = torch.stack([torch.from_numpy(board(puzzle)) for puzzle in puzzles]).long()
+    return [format(filled) for filled in cell_by_cell(model, boards, horizon).cpu().numpy()]

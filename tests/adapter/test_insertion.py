@@ -75,6 +75,16 @@ def test_layers_stand_where_the_configuration_says():
     assert all(isinstance(layer, TTCLayer) for layer in inside)
 
 
+def test_actions_may_start_louder(tmp_path):
+    model = adapter.insert(base(), config(action_gain=4))
+    weights = [value for name, value in adapter.parameters(model).items() if "action_norm" in name]
+    assert weights
+    assert all((weight == 4).all() for weight in weights)
+    assert torch.equal(model(tokens()).logits, base()(tokens()).logits)
+    adapter.save(model, tmp_path)
+    assert adapter.load(base(), tmp_path).config.ttc_adapter["action_gain"] == 4
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_place_is_between_attention_and_mlp(family):
     """What an insertion adds is what it would add to the sum after attention, and the MLP sees it."""

@@ -97,6 +97,13 @@ def test_zero_initialised_output_is_the_identity(x):
     assert layer.out.weight.grad.any(), "it must be able to leave the identity"
 
 
+def test_actions_may_start_louder(x):
+    plain, loud = (TTCLayer(24, heads=3, action_gain=gain) for gain in (1, 4))
+    loud.load_state_dict(plain.state_dict() | {"action_norm.weight": loud.action_norm.weight})
+    torch.testing.assert_close(loud(x) - x, 4 * (plain(x) - x))
+    assert torch.equal(TTCLayer(24, heads=3, action_gain=4, zero_init=True)(x), x)
+
+
 def test_dropout_drops_what_is_added(x):
     torch.manual_seed(0)
     layer = TTCLayer(24, heads=3, dropout=0.5)
@@ -232,6 +239,7 @@ def test_stable_at_a_high_learning_rate():
         (dict(heads=2, backend="fussed"), "backend must be one of auto"),
         (dict(heads=2, eps=-1.0), "eps must be positive"),
         (dict(heads=2, dropout=1.0), r"dropout must lie in \[0, 1\)"),
+        (dict(heads=2, action_gain=0.0), "action_gain must be positive and finite; got 0.0"),
     ],
 )
 def test_bad_options(options, message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -9,6 +10,9 @@ from ttcnet.errors import check_integer, fail
 from ttcnet.insertable import TTC, check_insert, rhythm
 
 FORGETFUL = (TTC, "mlp")  # these look at each token by itself
+LAYER = (
+    "heads", "state_size", "action_size", "rank", "horizon", "time_homogeneous", "dropout", "zero_init", "action_gain"
+)  # fmt: skip
 SIZES = {"heads": 1, "state_size": 1, "action_size": 1, "rank": 1, "horizon": 0}  # and the least that each may be
 
 
@@ -28,6 +32,8 @@ class TTCAdapterConfig:
         time_homogeneous: the problem is the same at every step of the horizon (an ablation of the paper).
         dropout: share of what a layer adds that is dropped in training.
         zero_init: start with an output of zero, so that the model starts unchanged.
+        action_gain: of TTC layers, what the weights of the norm of their actions start at. More lets their outputs
+            learn faster than the rest of them.
 
     Examples:
         >>> TTCAdapterConfig(every="4:2", heads=8).places(8)
@@ -44,6 +50,7 @@ class TTCAdapterConfig:
     time_homogeneous: bool = False
     dropout: float = 0.0
     zero_init: bool = True
+    action_gain: float = 1.0
 
     def __post_init__(self) -> None:
         for field, least in SIZES.items():
@@ -54,6 +61,9 @@ class TTCAdapterConfig:
                 fail(field, "must be True or False", repr(getattr(self, field)), "Pass one of them.", TypeError)
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
             fail("dropout", "must lie in [0, 1)", repr(self.dropout), "Pass the share to drop, such as 0.1.")
+        gain = self.action_gain
+        if isinstance(gain, bool) or not isinstance(gain, int | float) or not 0 < gain < math.inf:
+            fail("action_gain", "must be positive and finite", repr(gain), "Pass 1, or a little more, such as 4.")
         check_insert(self.insert)
         rhythm(self.every)
 
@@ -72,8 +82,7 @@ class TTCAdapterConfig:
 
     def layer_options(self, width: int) -> dict[str, Any]:
         """Options of the TTC layer that is inserted, or that sets the number of parameters."""
-        names = ("heads", "state_size", "action_size", "rank", "horizon", "time_homogeneous", "dropout", "zero_init")
-        return {"width": width, **{name: getattr(self, name) for name in names}}
+        return {"width": width} | {name: getattr(self, name) for name in LAYER}
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, overload
 
 import torch
@@ -38,6 +39,8 @@ class TTCLayer(nn.Module):
         horizon: steps to look ahead, where a call does not say otherwise.
         dropout: share of what is added to x that is dropped in training.
         zero_init: start W_out at zero, so that the layer starts as the identity: for pretrained models.
+        action_gain: what the weights of the norm of the actions start at. More lets W_out have more effect, and learn
+            faster than the rest of the layer.
         time_homogeneous: let the problem be the same at every step of the horizon (an ablation of the paper).
         eps: of the norms.
         backend: of `ttcnet.lqr.plan`.
@@ -64,6 +67,7 @@ class TTCLayer(nn.Module):
         horizon: int = 8,
         dropout: float = 0.0,
         zero_init: bool = False,
+        action_gain: float = 1.0,
         time_homogeneous: bool = False,
         eps: float = 1e-6,
         backend: str = "auto",
@@ -81,7 +85,10 @@ class TTCLayer(nn.Module):
         self.horizon = check_horizon(horizon)
         if not 0 <= dropout < 1:
             fail("dropout", "must lie in [0, 1)", dropout, "Pass the share to drop, such as 0.1.")
-        self.dropout, self.zero_init, self.eps, self.backend = dropout, zero_init, eps, backend
+        if not 0 < action_gain < math.inf:
+            fail("action_gain", "must be positive and finite", action_gain, "Pass 1, or a little more, such as 4.")
+        self.dropout, self.zero_init, self.action_gain = dropout, zero_init, action_gain
+        self.eps, self.backend = eps, backend
         self.norm = nn.RMSNorm(width, eps=eps)
         self.project = nn.Linear(width, heads * state_size, bias=False)
         self.context = Context(heads, state_size, action_size, rank, time_homogeneous)
@@ -93,7 +100,7 @@ class TTCLayer(nn.Module):
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
         nn.init.ones_(self.norm.weight)
-        nn.init.ones_(self.action_norm.weight)
+        nn.init.constant_(self.action_norm.weight, self.action_gain)
         nn.init.normal_(self.project.weight, std=self.width**-0.5)
         self.context.reset_parameters()
         if self.zero_init:

@@ -62,6 +62,13 @@ def test_resuming_with_another_configuration_is_refused(boards, tmp_path):
         train(replace(TINY, steps=2, lr=1e-3), boards, tmp_path)
 
 
+def test_heads_of_ttc_may_be_others(boards, tmp_path):
+    trained = train(replace(TINY, steps=1, ttc_heads=3), boards, tmp_path)
+    assert (trained.config.num_attention_heads, trained.config.ttc_heads) == (2, 3)
+    with pytest.raises(ValueError, match=r"'ttc_heads': \(3, None\)"):
+        train(replace(TINY, steps=1), boards, tmp_path)
+
+
 def test_resuming_on_other_boards_is_refused(boards, tmp_path):
     train(replace(TINY, steps=2), boards, tmp_path)
     with pytest.raises(ValueError, match=r"boards must be those of the checkpoint .*; got 39 others"):
@@ -217,6 +224,7 @@ def test_commands(boards, tmp_path):
         (dict(architecture="lstm"), "architecture must be one of ttc, transformer"),
         (dict(augmentation="mirror"), "augmentation must be one of none"),
         (dict(steps=0), "steps must be 1 or more"),
+        (dict(ttc_heads=0), "ttc_heads must be 1 or more; got 0"),
         (dict(ema=1.0), r"ema must lie in \[0, 1\)"),
         (dict(lr=-1.0), "lr must be 0 or more and finite"),
         (dict(final_lr=float("inf")), "final_lr must be 0 or more and finite"),

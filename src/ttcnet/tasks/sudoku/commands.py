@@ -51,6 +51,7 @@ def train_command(
     layers: Annotated[int, typer.Option(help="Blocks.")] = 32,
     width: Annotated[int, typer.Option(help="Width of a cell.")] = 128,
     heads: Annotated[int, typer.Option(help="Heads, of attention and of TTC.")] = 4,
+    ttc_heads: Annotated[int | None, typer.Option(help="Those of TTC, if not as many.")] = None,
     seed: Annotated[int, typer.Option(help="Of weights, batches and dropout.")] = 0,
     save_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 1000,
     device: Device = "auto",
@@ -64,7 +65,7 @@ def train_command(
         config = TrainConfig(
             architecture, steps, batch, lr, final_lr,
             weight_decay=weight_decay, dropout=dropout, augmentation=augmentation, ema=ema, horizon=horizon,
-            layers=layers, width=width, heads=heads, seed=seed,
+            layers=layers, width=width, heads=heads, seed=seed, ttc_heads=ttc_heads,
         )  # fmt: skip
         boards = read(data)
         tell(f"{len(boards):,} boards. Loading torch ...")

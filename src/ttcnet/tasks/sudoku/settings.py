@@ -34,6 +34,7 @@ class TrainConfig:
         augmentation: see `Feed`; "none" is the paper's setting.
         ema: the share of the running average of the weights that is kept at each step; 0 for none. The average is what
             is saved as the model.
+        heads: of attention, and of TTC where `ttc_heads` does not say otherwise.
     """
 
     architecture: str = "ttc"
@@ -52,6 +53,7 @@ class TrainConfig:
     width: int = 128
     heads: int = 4
     seed: int = 0
+    ttc_heads: int | None = None
 
     def __post_init__(self) -> None:
         if self.architecture not in ARCHITECTURES:
@@ -60,8 +62,8 @@ class TrainConfig:
         if self.augmentation not in AUGMENTATIONS:
             rule = f"must be one of {', '.join(AUGMENTATIONS)}"
             fail("augmentation", rule, repr(self.augmentation), "Use one of those.")
-        for field in ("steps", "batch", "layers", "width", "heads"):
-            if getattr(self, field) < 1:
+        for field in ("steps", "batch", "layers", "width", "heads", "ttc_heads"):
+            if getattr(self, field) is not None and getattr(self, field) < 1:
                 fail(field, "must be 1 or more", getattr(self, field), "Pass a larger number.")
         for field in ("lr", "final_lr", "weight_decay"):
             if not 0 <= getattr(self, field) < math.inf:
@@ -81,6 +83,7 @@ class TrainConfig:
             num_hidden_layers=self.layers,
             hidden_size=self.width,
             num_attention_heads=self.heads,
+            ttc_heads=self.ttc_heads,
             horizon=self.horizon,
             dropout=self.dropout,
             **options,

@@ -149,8 +149,7 @@ class Trainer:
     def load(self, path: Path) -> None:
         tensors, facts = checkpoint.load(path)
         then, now = facts["config"], asdict(self.config)
-        if then != now:
-            changed = {k: (then.get(k), now.get(k)) for k in then | now if then.get(k) != now.get(k)}
+        if changed := {k: (then.get(k), now.get(k)) for k in then | now if then.get(k) != now.get(k)}:
             remedy = "Resume with the configuration that the run was started with, or choose another folder."
             fail("config", f"must be that of the checkpoint {path}", f"(then, now): {changed}", remedy)
         if facts.get("boards", self._boards()) != self._boards():

@@ -4,6 +4,8 @@ math-small-TASK              all models
 math-small-TASK-horizons     TTC-Net against the horizon
 math-small-TASK-ablations    TTC-Net, and what it is without this or that
 math-small-TASK-rates        all models, with a higher learning rate for what is inserted
+math-small-TASK-gains        TTC-Net, with actions that start louder
+math-small-TASK-plans        the same against the horizon
 """
 
 from __future__ import annotations
@@ -45,23 +47,24 @@ def math_small_table(name: str, results: Path) -> str:
     """The table of that name, less "math-small-"; a sentence if there are no runs for it yet."""
     task, _, view = name.partition("-")
     runs = _read(results / task)
-    rates = {
-        path.name: _read(path) for path in sorted((results / f"{task}-rates").glob("*"), key=lambda x: float(x.name))
-    }
-    if not {"": runs, "rates": rates}.get(view, _of(runs, "ttc")):
+    rates, gains = (_each(results / f"{task}-{what}") for what in ("rates", "gains"))
+    if not {"": runs, "rates": rates, "gains": gains, "plans": gains}.get(view, _of(runs, "ttc")):
         data = " --data data/math" if task == "math" else ""
         where = f"{task}-rates/3e-3 --inserted-lr 3e-3" if view == "rates" else task
+        where = f"{task}-gains/4 --action-gain 4" if view in ("gains", "plans") else where
         base = f"python -m recipes.math_small {task} --base SmolLM2-135M-Instruct{data}"
         return f"*Not run yet: `{base} --out results/math-small/{where}`.*\n"
     full = _of(runs, "full")
     if view == "ablations":  # at the learning rate at which they were made
         runs = max([runs, *rates.values()], key=lambda each: sum(bool(_of(each, kind)) for kind in ABLATIONS))
-    if view == "rates":
-        lines = _rates(task, runs, rates)
-        runs = [run for each in rates.values() for run in each]
+    if view in ("rates", "gains", "plans"):
+        others = rates if view == "rates" else gains
+        make = {"rates": _rates, "gains": _gains, "plans": _plans}[view]
+        lines = make(task, [*runs, *(run for each in (rates | others).values() for run in each)], full)
+        runs = [run for each in others.values() for run in each]
     else:
         lines = {"": _models, "horizons": _horizons, "ablations": _ablations}[view](task, runs, full)
-    return "\n".join(lines) + "\n\n" + _caption(task, runs) + "\n"
+    return "\n".join(lines) + "\n\n" + _caption(task, runs, likelihoods_alone=view == "plans") + "\n"
 
 
 def _models(task: str, runs: list[Result], full: list[Result]) -> list[str]:
@@ -73,13 +76,60 @@ def _models(task: str, runs: list[Result], full: list[Result]) -> list[str]:
     return lines
 
 
-def _rates(task: str, runs: list[Result], rates: dict[str, list[Result]]) -> list[str]:
+def _rates(task: str, runs: list[Result], full: list[Result]) -> list[str]:
     lines = _head(task, ["", "learning rate of what is inserted"], [])
-    for kind, title in MODELS.items():
-        for rate, found in ({"": runs} if kind == "full" else {"as the rest": runs} | rates).items():
-            if kind != "base" and (of_kind := _of(found, kind)):
-                lines.append(_row(task, [title, rate], [], of_kind, _of(runs, "full")))
+    lines.append(_row(task, [MODELS["full"], ""], [], full, full))
+    for kind in [kind for kind in MODELS if kind not in ("base", "full")]:
+        of_kind = _of(runs, kind)
+        for rate in sorted({_faster(run) for run in of_kind}):
+            found = [run for run in of_kind if _faster(run) == rate]
+            lines.append(_row(task, [MODELS[kind], f"{rate:g}" if rate else "as the rest"], [], found, full))
     return lines
+
+
+def _faster(run: Result) -> float:
+    """The learning rate of what is inserted; 0 if it is that of the rest."""
+    rate = run["config"].get("inserted_lr")
+    return 0.0 if rate in (None, run["config"]["lr"]) else rate
+
+
+def _gains(task: str, runs: list[Result], full: list[Result]) -> list[str]:
+    lines = _head(task, ["", "gain"], [])
+    lines.append(_row(task, [MODELS["full"], ""], [], full, full))
+    for gain, found in _by_gain(runs).items():
+        lines.append(_row(task, [MODELS["ttc"], f"{gain:g}"], [], found, full))
+    return lines
+
+
+def _by_gain(runs: list[Result]) -> dict[float, list[Result]]:
+    """TTC-Net, at the learning rate of the rest."""
+    found: dict[float, list[Result]] = {}
+    for run in _of(runs, "ttc"):
+        if not _faster(run):
+            found.setdefault(run["config"]["adapter"].get("action_gain", 1.0), []).append(run)
+    return dict(sorted(found.items()))
+
+
+def _plans(task: str, runs: list[Result], _: list[Result]) -> list[str]:
+    """What plans of so many steps are worth to each model: how much likelier solutions are than without plans."""
+    found = _by_gain(runs)
+    titles = [f"{title}, gain {gain:g}" for title in SOLVED[task].values() for gain in found]
+    lines = [f"| T | {' | '.join(titles)} |", "|--:|" + "--:|" * len(titles)]
+    each = [(benchmark, found[gain]) for benchmark in SOLVED[task] for gain in found]
+    for steps in dict.fromkeys(x["horizon"] for run in found[1.0] for x in run["likelihood"]):
+        if steps:
+            cells = [_worth(of, benchmark, steps) for benchmark, of in each]
+            lines.append(f"| {steps} | {' | '.join(cells)} |")
+    return lines
+
+
+def _worth(runs: list[Result], benchmark: str, steps: int) -> str:
+    with_plans, without = (
+        [_one(run, "likelihood", benchmark, horizon)["per_token"]["mean"] for run in runs] for horizon in (steps, 0)
+    )
+    gained = [1000 * (a - b) for a, b in zip(with_plans, without, strict=True)]
+    text = f"{mean(gained):+.1f}"
+    return text if len(gained) == 1 else f"{text} <br> ({min(gained):+.1f} to {max(gained):+.1f})"
 
 
 def _head(task: str, first: list[str], paper: list[str]) -> list[str]:
@@ -138,6 +188,11 @@ def _read(folder: Path) -> list[Result]:
     return runs
 
 
+def _each(folder: Path) -> dict[str, list[Result]]:
+    """Runs by the value that their folder is named by."""
+    return {path.name: _read(path) for path in sorted(folder.glob("*"), key=lambda path: float(path.name))}
+
+
 def _of(runs: list[Result], kind: str) -> list[Result]:
     """The runs of a kind, one a seed."""
     return [run for run in runs if run["run"] == kind or run["run"].rpartition("-")[::2] in [(kind, s) for s in "012"]]
@@ -184,7 +239,7 @@ def _solutions(runs: list[Result], benchmark: str) -> Sequence[float]:
     return [mean(values) for values in zip(*(run["solutions"][benchmark]["sums"] for run in runs), strict=True)]
 
 
-def _caption(task: str, runs: list[Result]) -> str:
+def _caption(task: str, runs: list[Result], *, likelihoods_alone: bool = False) -> str:
     trained = [run for run in runs if run["config"]["trained"]]
     first, config = runs[0], (trained or runs)[0]["config"]
     for run in trained:
@@ -198,13 +253,18 @@ def _caption(task: str, runs: list[Result]) -> str:
     commits = ", ".join(sorted({run["commit"] for run in runs}))
     epochs = "1 epoch" if config["epochs"] == 1 else f"{config['epochs']:g} epochs"
     rate = f"{config['lr']:g}"
-    if faster := {run["config"]["inserted_lr"] for run in trained if run["config"].get("inserted_lr")}:
+    if faster := {lr for run in trained if (lr := _faster(run))}:
         rate += f", of what is inserted {' or '.join(f'{lr:g}' for lr in sorted(faster))}"
     command = re.sub(r" --(only|minutes) \S+", "", first["command"])  # that of all runs, in one piece
-    return (
+    what = (
         f"Greedy answers to problems: {problems}. Log-likelihood in nats a token of solutions: {solutions}. In "
         f"brackets the range over seeds, or for one seed the 95 % interval over problems; differences are taken "
-        f"solution by solution and seed by seed, with their 95 % interval over problems. {config['model']}, all "
+        f"solution by solution and seed by seed, with their 95 % interval over problems."
+    )
+    if likelihoods_alone:
+        what = f"Log-likelihood a token of solutions: {solutions}; the mean over seeds, and their range."
+    return (
+        f"{what} {config['model']}, all "
         f"weights trained on {config['data']}: {tokens}{epochs}, {config['batch']} rows a step, "
         f"learning rate {rate}. {first['machine']['gpu']}; torch {first['versions']['torch']}, transformers "
         f"{first['versions']['transformers']}, commit {commits}. Command: `{command}`."

@@ -49,6 +49,10 @@ class Run(NamedTuple):
     def plans(self) -> bool:
         return self.adapter is not None and self.adapter.get("insert", "ttc") == "ttc"
 
+    def louder(self, gain: float) -> Run:
+        """With that gain, if it plans."""
+        return self if not self.plans else self._replace(adapter={**(self.adapter or {}), "action_gain": gain})
+
 
 def runs(only: list[str] | None = None) -> dict[str, Run]:
     """Every run by its name: those first that are missed most."""
@@ -73,6 +77,7 @@ def main(
     epochs: Annotated[float | None, typer.Option(help="Passes over the data; 2 for math, 1 for countdown.")] = None,
     lr: Annotated[float, typer.Option(help="Highest learning rate.")] = LR,
     inserted_lr: Annotated[float | None, typer.Option(help="That of what is inserted, if it is another.")] = None,
+    action_gain: Annotated[float | None, typer.Option(help="What TTC's actions are multiplied by at first.")] = None,
     tokens: Annotated[int, typer.Option(help="To train on at once, for GPUs with less memory; 0 for no limit.")] = 0,
     minutes: Annotated[float, typer.Option(help="Start no run that would end later; 0 for no limit.")] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
@@ -82,6 +87,8 @@ def main(
     if task == "math" and data is None:
         raise typer.BadParameter("data must be given for math: the folder of its files.")
     chosen = runs(only)
+    if action_gain is not None:
+        chosen = {name: run.louder(action_gain) for name, run in chosen.items()}
     with complaints():
         _make(task, chosen, base, out, data, epochs or EPOCHS[task], lr, inserted_lr, tokens, minutes, device)
 

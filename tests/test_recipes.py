@@ -163,6 +163,16 @@ def test_every_run_of_the_small_table_is_trained_and_judged(small_math, only):
     assert len(set(logs)) == len(logs)
 
 
+def test_a_gain_is_that_of_runs_that_plan(small_math):
+    out = small_math("countdown", "loud", only=["full-0", "mlp-0", "ttc-0"], action_gain=4.0)
+    made = {
+        name: json.loads((out / name / "config.json").read_text())["adapter"] for name in ("full-0", "mlp-0", "ttc-0")
+    }
+    assert made["full-0"] is None
+    assert "action_gain" not in made["mlp-0"]
+    assert made["ttc-0"]["action_gain"] == 4
+
+
 def test_answers_wait_where_they_cannot_be_graded(small_math, monkeypatch, capsys):
     monkeypatch.setattr(math_small, "find_spec", lambda name: None)
     out = small_math("math", "math", only=["base", "ttc-0"])

@@ -150,7 +150,7 @@ def test_the_small_table_of_learning_rates(tmp_path):
         shutil.rmtree(tmp_path / "math-rates" / rate / "full-0")
     lines = [line.split(" | ")[:4] for line in math_small_table("math-rates", tmp_path).splitlines()]
     accuracy = "11.5 <br> (11.0 to 12.0)"
-    rates = ("as the rest", "3e-3", "1e-2")
+    rates = ("as the rest", "0.003", "0.01")
     assert [line for line in lines if line[0] == "| TTC-Net"] == [["| TTC-Net", rate, "2", accuracy] for rate in rates]
     assert [line[:3] for line in lines if line[0] == "| Full fine-tuning"] == [["| Full fine-tuning", "", "2"]]
     assert len(lines) == 2 + 1 + 2 * 3 + 2
@@ -158,6 +158,39 @@ def test_the_small_table_of_learning_rates(tmp_path):
     assert "learning rate 0.001. " in math_small_table("math-ablations", tmp_path)
     (tmp_path / "math" / "ttc-4-1" / "metrics.json").unlink()
     assert "learning rate 0.001, of what is inserted 0.003. " in math_small_table("math-ablations", tmp_path)
+
+
+def test_the_small_tables_of_gains(tmp_path):
+    for view in ("gains", "plans"):
+        assert "math-gains/4 --action-gain 4`" in math_small_table(f"math-{view}", tmp_path)
+    ttc = ("ttc-0", "ttc-2", "ttc-4-1")
+    plain = {name: {"adapter": {"every": 8}, "inserted_lr": 1e-3} for name in ttc}  # that of the rest
+    small_runs(tmp_path, changes=plain)
+    fast = {name: {"adapter": {"every": 8}, "inserted_lr": 3e-3} for name in ttc}
+    small_runs(tmp_path / "math-rates", changes=fast).joinpath("math").rename(tmp_path / "math-rates" / "3e-3")
+    for gain in ("16", "4"):
+        loud = {name: {"adapter": {"every": 8, "action_gain": float(gain)}} for name in ttc}
+        small_runs(tmp_path / "math-gains", changes=loud).joinpath("math").rename(tmp_path / "math-gains" / gain)
+    shutil.rmtree(tmp_path / "math-gains" / "4" / "ttc-2")
+    path = tmp_path / "math-gains" / "4" / "ttc-0" / "metrics.json"
+    metrics = json.loads(path.read_text())
+    for each in metrics["likelihood"]:
+        each["per_token"]["mean"] += 1e-3 * each["horizon"]
+    path.write_text(json.dumps(metrics))
+    text = math_small_table("math-gains", tmp_path)
+    rows = [line.split(" | ")[:3] for line in text.splitlines()[2:6]]
+    names = [["| Full fine-tuning", "", "2"]] + [
+        ["| TTC-Net", gain, n] for gain, n in zip(["1", "4", "16"], "212", strict=True)
+    ]
+    assert rows == names
+    assert "learning rate 0.001. " in text
+    lines = math_small_table("math-plans", tmp_path).splitlines()
+    assert (
+        lines[0]
+        == "| T | GSM8K, gain 1 | GSM8K, gain 4 | GSM8K, gain 16 | MATH, gain 1 | MATH, gain 4 | MATH, gain 16 |"
+    )
+    assert lines[2].startswith("| 8 | +0.0 <br> (+0.0 to +0.0) | +8.0 | +0.0 <br> (+0.0 to +0.0) |")
+    assert lines[3].startswith("| 16 | +0.0 <br> (+0.0 to +0.0) | +16.0 |")
 
 
 def test_the_small_tables_refuse_runs_that_cannot_be_compared(tmp_path):

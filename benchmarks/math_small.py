@@ -48,23 +48,25 @@ def math_small_table(name: str, results: Path) -> str:
     task, _, view = name.partition("-")
     runs = _read(results / task)
     rates, gains = (_each(results / f"{task}-{what}") for what in ("rates", "gains"))
-    if not {"": runs, "rates": rates, "gains": gains, "plans": gains}.get(view, _of(runs, "ttc")):
+    full = _of(runs, "full")
+    needed = {"": runs, "rates": full and rates, "gains": full and gains, "plans": gains}
+    if not needed.get(view, _of(runs, "ttc")):
         data = " --data data/math" if task == "math" else ""
         where = f"{task}-rates/3e-3 --inserted-lr 3e-3" if view == "rates" else task
         where = f"{task}-gains/4 --action-gain 4" if view in ("gains", "plans") else where
         base = f"python -m recipes.math_small {task} --base SmolLM2-135M-Instruct{data}"
         return f"*Not run yet: `{base} --out results/math-small/{where}`.*\n"
-    full = _of(runs, "full")
     if view == "ablations":  # at the learning rate at which they were made
         runs = max([runs, *rates.values()], key=lambda each: sum(bool(_of(each, kind)) for kind in ABLATIONS))
     if view in ("rates", "gains", "plans"):
-        others = rates if view == "rates" else gains
+        faster, louder = ([run for each in of.values() for run in each] for of in (rates, gains))
+        first = (faster if view == "rates" else louder)[0]
         make = {"rates": _rates, "gains": _gains, "plans": _plans}[view]
-        lines = make(task, [*runs, *(run for each in (rates | others).values() for run in each)], full)
-        runs = [run for each in others.values() for run in each]
+        lines, runs = make(task, [*runs, *faster, *([] if view == "rates" else louder)], full)
     else:
+        first = runs[0]
         lines = {"": _models, "horizons": _horizons, "ablations": _ablations}[view](task, runs, full)
-    return "\n".join(lines) + "\n\n" + _caption(task, runs, likelihoods_alone=view == "plans") + "\n"
+    return "\n".join(lines) + "\n\n" + _caption(runs, first, likelihoods_alone=view == "plans") + "\n"
 
 
 def _models(task: str, runs: list[Result], full: list[Result]) -> list[str]:
@@ -76,7 +78,8 @@ def _models(task: str, runs: list[Result], full: list[Result]) -> list[str]:
     return lines
 
 
-def _rates(task: str, runs: list[Result], full: list[Result]) -> list[str]:
+def _rates(task: str, runs: list[Result], full: list[Result]) -> tuple[list[str], list[Result]]:
+    """The table, and the runs in it."""
     lines = _head(task, ["", "learning rate of what is inserted"], [])
     lines.append(_row(task, [MODELS["full"], ""], [], full, full))
     for kind in [kind for kind in MODELS if kind not in ("base", "full")]:
@@ -84,7 +87,7 @@ def _rates(task: str, runs: list[Result], full: list[Result]) -> list[str]:
         for rate in sorted({_faster(run) for run in of_kind}):
             found = [run for run in of_kind if _faster(run) == rate]
             lines.append(_row(task, [MODELS[kind], f"{rate:g}" if rate else "as the rest"], [], found, full))
-    return lines
+    return lines, [*full, *(run for run in runs if _of([run], *[k for k in MODELS if k not in ("base", "full")]))]
 
 
 def _faster(run: Result) -> float:
@@ -93,12 +96,12 @@ def _faster(run: Result) -> float:
     return 0.0 if rate in (None, run["config"]["lr"]) else rate
 
 
-def _gains(task: str, runs: list[Result], full: list[Result]) -> list[str]:
+def _gains(task: str, runs: list[Result], full: list[Result]) -> tuple[list[str], list[Result]]:
+    found = _by_gain(runs)
     lines = _head(task, ["", "gain"], [])
     lines.append(_row(task, [MODELS["full"], ""], [], full, full))
-    for gain, found in _by_gain(runs).items():
-        lines.append(_row(task, [MODELS["ttc"], f"{gain:g}"], [], found, full))
-    return lines
+    lines += [_row(task, [MODELS["ttc"], f"{gain:g}"], [], each, full) for gain, each in found.items()]
+    return lines, [*full, *(run for each in found.values() for run in each)]
 
 
 def _by_gain(runs: list[Result]) -> dict[float, list[Result]]:
@@ -107,20 +110,28 @@ def _by_gain(runs: list[Result]) -> dict[float, list[Result]]:
     for run in _of(runs, "ttc"):
         if not _faster(run):
             found.setdefault(run["config"]["adapter"].get("action_gain", 1.0), []).append(run)
+    for each in found.values():
+        _distinct(each)
     return dict(sorted(found.items()))
 
 
-def _plans(task: str, runs: list[Result], _: list[Result]) -> list[str]:
+def _plans(task: str, runs: list[Result], _: list[Result]) -> tuple[list[str], list[Result]]:
     """What plans of so many steps are worth to each model: how much likelier solutions are than without plans."""
     found = _by_gain(runs)
     titles = [f"{title}, gain {gain:g}" for title in SOLVED[task].values() for gain in found]
     lines = [f"| T | {' | '.join(titles)} |", "|--:|" + "--:|" * len(titles)]
     each = [(benchmark, found[gain]) for benchmark in SOLVED[task] for gain in found]
-    for steps in dict.fromkeys(x["horizon"] for run in found[1.0] for x in run["likelihood"]):
-        if steps:
-            cells = [_worth(of, benchmark, steps) for benchmark, of in each]
-            lines.append(f"| {steps} | {' | '.join(cells)} |")
-    return lines
+    shown = [run for of in found.values() for run in of]
+    for steps in dict.fromkeys(x["horizon"] for run in shown for x in run["likelihood"] if x["horizon"]):
+        cells = [_worth(of, benchmark, steps) for benchmark, of in each]
+        lines.append(f"| {steps} | {' | '.join(cells)} |")
+    return lines, shown
+
+
+def _distinct(runs: list[Result]) -> None:
+    seeds = [run["config"]["seed"] for run in runs]
+    if twice := [seed for seed in set(seeds) if seeds.count(seed) > 1]:
+        raise ValueError(f"{runs[0]['run']} must be there once a seed; seed {twice[0]} is there again. Remove one.")
 
 
 def _worth(runs: list[Result], benchmark: str, steps: int) -> str:
@@ -140,6 +151,7 @@ def _head(task: str, first: list[str], paper: list[str]) -> list[str]:
 
 def _row(task: str, first: list[str], paper: list[str], found: list[Result], full: list[Result]) -> str:
     """Of a model, and how it differs from full fine-tuning."""
+    _distinct(found)
     own = OWN if found[0]["run"].startswith("ttc") else None
     cells = [_accuracy(found, benchmark, own) for benchmark in ANSWERED[task]] + paper
     cells += [_nats(found, benchmark, own) for benchmark in SOLVED[task]]
@@ -193,9 +205,10 @@ def _each(folder: Path) -> dict[str, list[Result]]:
     return {path.name: _read(path) for path in sorted(folder.glob("*"), key=lambda path: float(path.name))}
 
 
-def _of(runs: list[Result], kind: str) -> list[Result]:
+def _of(runs: list[Result], *kinds: str) -> list[Result]:
     """The runs of a kind, one a seed."""
-    return [run for run in runs if run["run"] == kind or run["run"].rpartition("-")[::2] in [(kind, s) for s in "012"]]
+    names = {name for kind in kinds for name in (kind, *(f"{kind}-{seed}" for seed in range(3)))}
+    return [run for run in runs if run["run"] in names]
 
 
 def _one(run: Result, what: str, benchmark: str, horizon: int | None) -> Result:
@@ -239,9 +252,10 @@ def _solutions(runs: list[Result], benchmark: str) -> Sequence[float]:
     return [mean(values) for values in zip(*(run["solutions"][benchmark]["sums"] for run in runs), strict=True)]
 
 
-def _caption(task: str, runs: list[Result], *, likelihoods_alone: bool = False) -> str:
+def _caption(runs: list[Result], first: Result, *, likelihoods_alone: bool) -> str:
+    """Of the table of `runs`, with the command of the first of them that is its subject."""
     trained = [run for run in runs if run["config"]["trained"]]
-    first, config = runs[0], (trained or runs)[0]["config"]
+    config = (trained or runs)[0]["config"]
     for run in trained:
         if odd := [field for field in SAME if run["config"][field] != config[field]]:
             raise ValueError(f"{run['run']} must share {', '.join(odd)} with {trained[0]['run']}. Train it again.")

@@ -75,10 +75,11 @@ def _cell(runs: list[dict[str, Any]], mode: str, kind: str) -> str:
 
 def _caption(runs: list[dict[str, Any]]) -> str:
     config, first = runs[0]["config"], runs[0]
-    same = [field for field in config if field not in ("architecture", "seed")]
     for run in runs:
-        if any(run["config"][field] != config[field] for field in same):
-            raise ValueError(f"{run['run']} must share {', '.join(same)} with {first['run']}. Train it again.")
+        of_both = config | run["config"]
+        odd = [field for field in of_both if run["config"].get(field) != config.get(field)]
+        if odd := [field for field in odd if field not in ("architecture", "seed")]:
+            raise ValueError(f"{run['run']} must share {', '.join(odd)} with {first['run']}. Train it again.")
     boards = first["results"][0]["boards"]["total"]
     commits = ", ".join(sorted({run["commit"] for run in runs}))
     return (

@@ -24,6 +24,7 @@ import typer
 from ttcnet.console import tell
 from ttcnet.errors import complaints, fail
 from ttcnet.evaluate import wilson
+from ttcnet.insertable import check_gain
 from ttcnet.options import usable
 from ttcnet.records import write_json
 
@@ -87,9 +88,10 @@ def main(
     if task == "math" and data is None:
         raise typer.BadParameter("data must be given for math: the folder of its files.")
     chosen = runs(only)
-    if action_gain is not None:
-        chosen = {name: run.louder(action_gain) for name, run in chosen.items()}
     with complaints():
+        if action_gain is not None:
+            check_gain(action_gain)
+            chosen = {name: run.louder(action_gain) for name, run in chosen.items()}
         _make(task, chosen, base, out, data, epochs or EPOCHS[task], lr, inserted_lr, tokens, minutes, device)
 
 
@@ -97,8 +99,11 @@ def _make(
     task: str, chosen: dict[str, Run], base: Path, out: Path, data: Path | None, epochs: float, lr: float,
     inserted_lr: float | None, tokens: int, minutes: float, device: str,
 ) -> None:  # fmt: skip
-    missing = {name: run for name, run in chosen.items() if not (out / name / "measured.json").exists()}
-    missing = {name: run for name, run in missing.items() if not (out / name / "metrics.json").exists()}
+    missing = {name: run for name, run in chosen.items() if not _is_done(out / name)}
+    for name, run in chosen.items():
+        if name not in missing and run.seed is not None:
+            asked = dict(run._asdict(), epochs=epochs, lr=lr, inserted_lr=None if run.adapter is None else inserted_lr)
+            _check_same(out / name, asked)
     if missing:
         for name, folder in (("base", base), ("data", data)):
             if folder is not None and not folder.is_dir():
@@ -119,6 +124,19 @@ def _make(
     for name in chosen:
         if (out / name / "measured.json").exists() and _graded(task, out / name):
             typer.echo(f"{name} is done: {out / name / 'metrics.json'}")
+
+
+def _is_done(folder: Path) -> bool:
+    return (folder / "measured.json").exists() or (folder / "metrics.json").exists()
+
+
+def _check_same(folder: Path, asked: dict[str, Any]) -> None:
+    """A run that is done must be what is asked for."""
+    made = json.loads((folder / "config.json").read_text())
+    for field in ("adapter", "horizon", "epochs", "lr", "inserted_lr"):
+        if made.get(field) != asked[field]:
+            rule = f"must be what {folder} was made with, {made.get(field)}"
+            fail(field, rule, asked[field], "Pass that, or another folder as out.")
 
 
 def _graded(task: str, folder: Path) -> bool:

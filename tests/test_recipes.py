@@ -1,6 +1,7 @@
 """The recipes, at a size that a CPU can train."""
 
 import json
+import re
 import sys
 import threading
 from dataclasses import replace
@@ -173,12 +174,30 @@ def test_a_gain_is_that_of_runs_that_plan(small_math):
     assert made["ttc-0"]["action_gain"] == 4
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": 1e-4}, "lr must be what .*ttc-0 was made with, 0.001; got 0.0001"),
+        ({"inserted_lr": None}, "inserted_lr must be what .*ttc-0 was made with, 0.01; got None"),
+        ({"epochs": 2.0}, "epochs must be what .*ttc-0 was made with, 1.0; got 2.0"),
+        ({"action_gain": 4.0}, "adapter must be what .*ttc-0 was made with"),
+        ({"action_gain": -1.0}, "action_gain must be a positive finite number; got -1.0"),
+    ],
+)
+def test_a_run_that_was_made_otherwise_is_refused(small_math, capsys, options, message):
+    small_math("countdown", "done", only=["base", "ttc-0"])
+    small_math("countdown", "done", only=["base", "ttc-0"])  # as it was made: nothing to do
+    with pytest.raises(typer.Exit):
+        small_math("countdown", "done", only=["base", "ttc-0"], **options)
+    assert re.search(message, " ".join(capsys.readouterr().err.split()))
+
+
 def test_answers_wait_where_they_cannot_be_graded(small_math, monkeypatch, capsys):
     monkeypatch.setattr(math_small, "find_spec", lambda name: None)
     out = small_math("math", "math", only=["base", "ttc-0"])
     assert "ttc-0 waits to be graded" in capsys.readouterr().out
     assert not (out / "base" / "metrics.json").exists()
-    monkeypatch.undo()
+    monkeypatch.setattr(math_small, "find_spec", lambda name: object())
     monkeypatch.setattr(math_workshop, "Workshop", None)  # nothing is trained again
     monkeypatch.setattr(math_small, "grade", lambda task, answers: [answer["answer"] == "3" for answer in answers])
     small_math("math", "math", only=["base", "ttc-0"])

@@ -70,9 +70,9 @@ def test_the_table_of_horizons_has_intervals(tmp_path):
 
 
 def test_the_sudoku_table_refuses_runs_that_cannot_be_compared(tmp_path):
-    for field in ("steps", "ema"):
+    for field in ("steps", "ema", "ttc_heads"):  # the last is one that the others do not name
         runs(tmp_path / field, **{field: 0.5})
-        with pytest.raises(ValueError, match=r"ttc-1 must share steps, batch, .*, ema with ttc-0"):
+        with pytest.raises(ValueError, match=f"ttc-1 must share {field} with ttc-0"):
             sudoku_table(tmp_path / field)
     with pytest.raises(ValueError, match="must hold runs; it has none"):
         sudoku_table(tmp_path / "nowhere")
@@ -191,6 +191,29 @@ def test_the_small_tables_of_gains(tmp_path):
     )
     assert lines[2].startswith("| 8 | +0.0 <br> (+0.0 to +0.0) | +8.0 | +0.0 <br> (+0.0 to +0.0) |")
     assert lines[3].startswith("| 16 | +0.0 <br> (+0.0 to +0.0) | +16.0 |")
+
+
+def test_the_small_tables_of_gains_refuse_what_cannot_be_compared(tmp_path):
+    ttc = ("ttc-0", "ttc-2", "ttc-4-1")
+    small_runs(tmp_path, changes={name: {"adapter": {}} for name in ttc})
+    loud = {name: {"adapter": {"action_gain": 4.0}} for name in ttc}
+    small_runs(tmp_path / "math-gains", changes=loud).joinpath("math").rename(tmp_path / "math-gains" / "4")
+    shutil.copytree(tmp_path / "math-gains" / "4" / "ttc-0", tmp_path / "math-gains" / "5" / "ttc-0")
+    for view in ("gains", "plans"):
+        with pytest.raises(ValueError, match=r"ttc-0 must be there once a seed; seed 0 is there again"):
+            math_small_table(f"math-{view}", tmp_path)
+    shutil.rmtree(tmp_path / "math-gains" / "5")
+    assert "| TTC-Net | 4 | 2 |" in math_small_table("math-gains", tmp_path)
+    shutil.rmtree(tmp_path / "math" / "ttc-0")
+    shutil.rmtree(tmp_path / "math" / "ttc-2")
+    assert math_small_table("math-plans", tmp_path).startswith("| T | GSM8K, gain 4 | MATH, gain 4 |")
+    for name in ("full-0", "full-1"):
+        shutil.rmtree(tmp_path / "math" / name)
+    assert math_small_table("math-gains", tmp_path).startswith("*Not run yet")
+    small_runs(tmp_path / "others", changes={"full-1": {"epochs": 9}})
+    shutil.move(tmp_path / "others" / "math" / "full-1", tmp_path / "math" / "full-1")
+    with pytest.raises(ValueError, match=r"must share epochs with full-1"):
+        math_small_table("math-gains", tmp_path)
 
 
 def test_the_small_tables_refuse_runs_that_cannot_be_compared(tmp_path):

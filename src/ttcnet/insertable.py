@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from .errors import fail
@@ -14,6 +15,13 @@ def check_insert(name: object) -> None:
     """That it is TTC, or a mixer in its place."""
     if name not in (TTC, *MIXERS):
         fail("insert", f"must be one of {TTC}, {', '.join(MIXERS)}", repr(name), "Use one of those.")
+
+
+def check_gain(value: object) -> float:
+    """`value`, if a TTC layer's actions can start that loud."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        fail("action_gain", "must be a positive finite number", repr(value), "Pass 1, or a little more, such as 4.")
+    return value
 
 
 def plans(model: Any) -> bool:

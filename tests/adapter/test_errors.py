@@ -34,9 +34,10 @@ from .bases import SIZES, awake, base, config, tokens
         (dict(zero_init=None), "zero_init must be True or False"),
         (dict(dropout=1.0), r"dropout must lie in \[0, 1\); got 1.0"),
         (dict(dropout="much"), "dropout must lie in"),
-        (dict(action_gain=0), "action_gain must be positive and finite; got 0"),
-        (dict(action_gain=float("nan")), "action_gain must be positive and finite; got nan"),
-        (dict(action_gain=True), "action_gain must be positive and finite; got True"),
+        (dict(action_gain=0), "action_gain must be a positive finite number; got 0"),
+        (dict(action_gain=float("nan")), "action_gain must be a positive finite number; got nan"),
+        (dict(action_gain="4"), "action_gain must be a positive finite number; got '4'"),
+        (dict(action_gain=True), "action_gain must be a positive finite number; got True"),
     ],
 )
 def test_bad_configurations(options, message):

@@ -83,6 +83,8 @@ def test_actions_may_start_louder(tmp_path):
     assert torch.equal(model(tokens()).logits, base()(tokens()).logits)
     adapter.save(model, tmp_path)
     assert adapter.load(base(), tmp_path).config.ttc_adapter["action_gain"] == 4
+    before = {name: value for name, value in config().to_dict().items() if name != "action_gain"}
+    assert adapter.TTCAdapterConfig.from_dict(before) == config()  # saved when there was no such field
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -239,7 +239,7 @@ def test_stable_at_a_high_learning_rate():
         (dict(heads=2, backend="fussed"), "backend must be one of auto"),
         (dict(heads=2, eps=-1.0), "eps must be positive"),
         (dict(heads=2, dropout=1.0), r"dropout must lie in \[0, 1\)"),
-        (dict(heads=2, action_gain=0.0), "action_gain must be positive and finite; got 0.0"),
+        (dict(heads=2, action_gain=0.0), "action_gain must be a positive finite number; got 0.0"),
     ],
 )
 def test_bad_options(options, message):

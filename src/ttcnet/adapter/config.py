@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from ttcnet.errors import check_integer, fail
-from ttcnet.insertable import TTC, check_insert, rhythm
+from ttcnet.insertable import TTC, check_gain, check_insert, rhythm
 
 FORGETFUL = (TTC, "mlp")  # these look at each token by itself
 LAYER = (
@@ -61,9 +60,7 @@ class TTCAdapterConfig:
                 fail(field, "must be True or False", repr(getattr(self, field)), "Pass one of them.", TypeError)
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
             fail("dropout", "must lie in [0, 1)", repr(self.dropout), "Pass the share to drop, such as 0.1.")
-        gain = self.action_gain
-        if isinstance(gain, bool) or not isinstance(gain, int | float) or not 0 < gain < math.inf:
-            fail("action_gain", "must be positive and finite", repr(gain), "Pass 1, or a little more, such as 4.")
+        check_gain(self.action_gain)
         check_insert(self.insert)
         rhythm(self.every)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal, overload
 
 import torch
 from torch import Tensor, nn
 
 from ttcnet.errors import check_integer, fail
+from ttcnet.insertable import check_gain
 from ttcnet.lqr import ModulatedLQR, Solution, plan, solve
 from ttcnet.lqr.checks import horizon as check_horizon
 from ttcnet.lqr.plan import NAMES
@@ -85,9 +85,7 @@ class TTCLayer(nn.Module):
         self.horizon = check_horizon(horizon)
         if not 0 <= dropout < 1:
             fail("dropout", "must lie in [0, 1)", dropout, "Pass the share to drop, such as 0.1.")
-        if not 0 < action_gain < math.inf:
-            fail("action_gain", "must be positive and finite", action_gain, "Pass 1, or a little more, such as 4.")
-        self.dropout, self.zero_init, self.action_gain = dropout, zero_init, action_gain
+        self.dropout, self.zero_init, self.action_gain = dropout, zero_init, check_gain(action_gain)
         self.eps, self.backend = eps, backend
         self.norm = nn.RMSNorm(width, eps=eps)
         self.project = nn.Linear(width, heads * state_size, bias=False)

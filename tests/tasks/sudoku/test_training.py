@@ -69,6 +69,16 @@ def test_heads_of_ttc_may_be_others(boards, tmp_path):
         train(replace(TINY, steps=1), boards, tmp_path)
 
 
+def test_checkpoints_of_before_there_were_heads_of_ttc(boards, tmp_path):
+    whole = train(replace(TINY, steps=2), boards, tmp_path)
+    path = tmp_path / "checkpoint.safetensors"
+    tensors, facts = checkpoint.load(path)
+    del facts["config"]["ttc_heads"]
+    checkpoint.save(path, tensors, facts)
+    again = train(replace(TINY, steps=2), boards, tmp_path)
+    assert torch.equal(again.classifier.weight, whole.classifier.weight)
+
+
 def test_resuming_on_other_boards_is_refused(boards, tmp_path):
     train(replace(TINY, steps=2), boards, tmp_path)
     with pytest.raises(ValueError, match=r"boards must be those of the checkpoint .*; got 39 others"):
@@ -200,10 +210,11 @@ def test_commands(boards, tmp_path):
     from ttcnet.cli import app
 
     boards.write(tmp_path / "boards.csv")
-    sizes = ["--steps", "3", "--layers", "1", "--width", "32", "--heads", "2", "--batch", "2"]
+    sizes = ["--steps", "3", "--layers", "1", "--width", "32", "--heads", "2", "--ttc-heads", "3", "--batch", "2"]
     options = ["--data", str(tmp_path / "boards.csv"), "--device", "cpu"]
     run = CliRunner().invoke(app, ["sudoku", "train", *options, *sizes, "--out", str(tmp_path / "run")])
     assert run.exit_code == 0, run.output
+    assert json.loads((tmp_path / "run" / "model" / "config.json").read_text())["ttc_heads"] == 3
     model, out = str(tmp_path / "run" / "model"), str(tmp_path / "scores.json")
     limits = ["--limit", "2", "--horizon", "0", "--horizon", "2", "--out", out]
     run = CliRunner().invoke(app, ["sudoku", "eval", model, *options, *limits])
@@ -225,6 +236,7 @@ def test_commands(boards, tmp_path):
         (dict(augmentation="mirror"), "augmentation must be one of none"),
         (dict(steps=0), "steps must be 1 or more"),
         (dict(ttc_heads=0), "ttc_heads must be 1 or more; got 0"),
+        (dict(architecture="gdn", ttc_heads=8), "ttc_heads must be left out for gdn, which has no TTC layers; got 8"),
         (dict(ema=1.0), r"ema must lie in \[0, 1\)"),
         (dict(lr=-1.0), "lr must be 0 or more and finite"),
         (dict(final_lr=float("inf")), "final_lr must be 0 or more and finite"),

@@ -34,7 +34,8 @@ class TrainConfig:
         augmentation: see `Feed`; "none" is the paper's setting.
         ema: the share of the running average of the weights that is kept at each step; 0 for none. The average is what
             is saved as the model.
-        heads: of attention, and of TTC where `ttc_heads` does not say otherwise.
+        heads: of attention, and of TTC layers.
+        ttc_heads: of TTC layers, if not as many.
     """
 
     architecture: str = "ttc"
@@ -65,6 +66,9 @@ class TrainConfig:
         for field in ("steps", "batch", "layers", "width", "heads", "ttc_heads"):
             if getattr(self, field) is not None and getattr(self, field) < 1:
                 fail(field, "must be 1 or more", getattr(self, field), "Pass a larger number.")
+        if self.ttc_heads is not None and ARCHITECTURES[self.architecture]["interleave"] is None:
+            rule = f"must be left out for {self.architecture}, which has no TTC layers"
+            fail("ttc_heads", rule, self.ttc_heads, 'Leave it out, or pass architecture="ttc".')
         for field in ("lr", "final_lr", "weight_decay"):
             if not 0 <= getattr(self, field) < math.inf:
                 fail(field, "must be 0 or more and finite", getattr(self, field), "Pass 0.001, for example.")

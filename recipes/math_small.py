@@ -75,12 +75,16 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder for the runs.")],
     data: Annotated[Path | None, typer.Option(help="Folder of the files of math.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Runs; all if not given.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Passes over the data; 2 for math, 1 for countdown.")] = None,
+    epochs: Annotated[
+        float | None, typer.Option(min=0, help="Passes over the data; 2 for math, 1 for countdown.")
+    ] = None,
     lr: Annotated[float, typer.Option(help="Highest learning rate.")] = LR,
     inserted_lr: Annotated[float | None, typer.Option(help="That of what is inserted, if it is another.")] = None,
     action_gain: Annotated[float | None, typer.Option(help="What TTC's actions are multiplied by at first.")] = None,
     tokens: Annotated[int, typer.Option(help="To train on at once, for GPUs with less memory; 0 for no limit.")] = 0,
-    minutes: Annotated[float, typer.Option(help="Start no run that would end later; 0 for no limit.")] = 0,
+    minutes: Annotated[
+        float, typer.Option(min=0, help="Start no further run that would end later; 0 for no limit.")
+    ] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
 ) -> None:
     if task not in TASKS:
@@ -122,7 +126,9 @@ def _make(
             workshop.make(name, run, out / name)
             longest = max(longest, time.monotonic() - now)
     for name in chosen:
-        if (out / name / "measured.json").exists() and _graded(task, out / name):
+        if (out / name / "measured.json").exists():
+            _grade(task, out / name)
+        if (out / name / "metrics.json").exists():
             typer.echo(f"{name} is done: {out / name / 'metrics.json'}")
 
 
@@ -139,11 +145,11 @@ def _check_same(folder: Path, asked: dict[str, Any]) -> None:
             fail(field, rule, asked[field], "Pass that, or another folder as out.")
 
 
-def _graded(task: str, folder: Path) -> bool:
+def _grade(task: str, folder: Path) -> None:
     """Grade the answers of a run, if that is possible here: metrics.json takes the place of measured.json."""
     if task == "math" and find_spec("math_verify") is None:
         typer.echo(f"{folder.name} waits to be graded. Give the same command where math-verify is installed.")
-        return False
+        return
     with gzip.open(folder / "answers.jsonl.gz", "rt", encoding="utf-8") as file:
         found = [json.loads(line) for line in file]
     groups: dict[tuple[str, int | None], list[tuple[bool, bool]]] = {}
@@ -159,7 +165,6 @@ def _graded(task: str, folder: Path) -> bool:
     measured = json.loads((folder / "measured.json").read_text())
     write_json(folder / "metrics.json", measured | {"accuracy": accuracy})
     (folder / "measured.json").unlink()
-    return True
 
 
 if __name__ == "__main__":

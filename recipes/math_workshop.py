@@ -50,6 +50,8 @@ class Workshop:
         self.device, self.lr, self.inserted_lr, self.epochs = torch.device(device), lr, inserted_lr, epochs
         self.name, self.most = base.name, most
         self.tokenizer: Any = AutoTokenizer.from_pretrained(base)
+        if self.tokenizer.chat_template is None:
+            fail("base", "must have a chat template", base, "Take an instruct model, such as SmolLM2-135M-Instruct.")
         self.base: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
         nn.Module.to(self.base, self.device)
         self.task: Task = load(task, data, self.tokenizer)

@@ -111,6 +111,18 @@ def test_requests_run_side_by_side_and_are_taken_as_there_is_room():
         assert time.monotonic() - begin < 1.5  # one after the other: 2.4
 
 
+def test_what_has_arrived_does_not_wait_for_what_stalls():
+    with serving(lambda _, number: 3.0 if number == 1 else answer("fast")) as (url, _):
+        begin = time.monotonic()
+        with endpoint(url, concurrent=4) as server:
+            groups = server.ask_in_groups([HELLO] * 6, 0.3)
+            first = next(groups)
+            assert time.monotonic() - begin < 2.0
+            assert len(first) == 5
+            assert len(next(groups)) == 1
+            assert list(groups) == []
+
+
 def test_leaving_early_does_not_wait():
     with serving(lambda _, number: answer("fast") if number == 1 else 3.0) as (url, _):
         begin = time.monotonic()

@@ -187,6 +187,7 @@ def test_a_gain_is_that_of_runs_that_plan(small_math):
 def test_a_run_that_was_made_otherwise_is_refused(small_math, capsys, options, message):
     small_math("countdown", "done", only=["base", "ttc-0"])
     small_math("countdown", "done", only=["base", "ttc-0"])  # as it was made: nothing to do
+    assert "ttc-0 is done" in capsys.readouterr().out
     with pytest.raises(typer.Exit):
         small_math("countdown", "done", only=["base", "ttc-0"], **options)
     assert re.search(message, " ".join(capsys.readouterr().err.split()))

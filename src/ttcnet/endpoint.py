@@ -157,16 +157,27 @@ class Endpoint:
     def ask_all(self, requests: Iterable[Request]) -> Iterator[tuple[int, Reply | Failed]]:
         """Many at once: answers as they arrive, each with the number of its request, counted from 0. Requests are taken
         from the iterable as there is room."""
+        for group in self.ask_in_groups(requests, 0.0):
+            yield from group
+
+    def ask_in_groups(self, requests: Iterable[Request], seconds: float) -> Iterator[list[tuple[int, Reply | Failed]]]:
+        """Likewise, those together that arrive within so many seconds; they wait for no other."""
         source = enumerate(requests)
         running: dict[Future[Reply | Failed], int] = {}
+        group, end = list[tuple[int, Reply | Failed]](), 0.0
         try:
             while True:
                 for number, request in islice(source, self.concurrent - len(running)):
                     running[self._submit(self._persistently(request))] = number
-                if not running:
+                left = max(end - time.monotonic(), 0.0) if group else None
+                for done in wait(running, left, FIRST_COMPLETED).done:
+                    end = end if group else time.monotonic() + seconds
+                    group.append((running.pop(done), done.result()))
+                if group and (time.monotonic() >= end or not running):
+                    yield group
+                    group = []
+                elif not running:
                     return
-                for done in wait(running, return_when=FIRST_COMPLETED).done:
-                    yield running.pop(done), done.result()
         finally:
             for unfinished in running:
                 unfinished.cancel()

@@ -77,13 +77,15 @@ def _open(path: Path, mode: str, **options: Any) -> Any:
 def _lines(path: Path) -> Iterator[Row]:
     number = 0
     try:
-        with _open(path, "rt", encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, 1):
+        with _open(path, "rb") as file:
+            for number, content in enumerate(file, 1):
+                line = content.decode("utf-8-sig" if number == 1 else "utf-8")
                 if line.strip():
                     yield Row(f"{path} line {number}", _object(line, f"{path} line {number}"))
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        kind = "whole gzip of UTF-8 text" if path.suffix == ".gz" else "UTF-8 text"
-        fail("data", f"must be {kind}", f"{path}, after line {number}: {error}", "Fetch or write the file again.")
+    except UnicodeDecodeError as error:
+        fail("data", "must be UTF-8 text", f"{path} line {number}: {error}", "Fetch or write the file again.")
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        fail("data", "must be whole gzip", f"{path}, after line {number}: {error}", "Fetch or write the file again.")
 
 
 def _object(line: str, place: str) -> dict[str, Any]:
@@ -112,6 +114,14 @@ def check_output(field: str, path: Path | None) -> None:
         if path.is_dir() or not os.access(path.parent, os.W_OK):
             value = f"{path}, which is a folder" if path.is_dir() else f"{path} in a folder that is read-only"
             fail(field, "must be a file that can be written", value, "Name another file.", OSError)
+
+
+def check_folder(field: str, path: Path) -> None:
+    """Likewise, for a folder, which is not made yet."""
+    there = next(each for each in (path, *path.absolute().parents) if each.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        value = f"{path}, where {there} is {'read-only' if there.is_dir() else 'a file'}"
+        fail(field, "must be a folder that can be written", value, "Name another.", OSError)
 
 
 def check_picture(field: str, path: Path) -> None:

@@ -162,6 +162,20 @@ def test_what_is_done_stays(settings, server, monkeypatch):
     assert run(settings(verify=away, sample=Sample(7))) == result  # nothing is left to ask
 
 
+def test_data_that_changed_are_refused_and_may_be_gone(settings, tmp_path):
+    run(settings())
+    before = (tmp_path / "a.jsonl").read_text()
+    (tmp_path / "a.jsonl").write_text(before.splitlines(keepends=True)[0])
+    with pytest.raises(ValueError, match=r"data must be that of the run in .*run; got another .*a\.jsonl"):
+        run(settings())
+    (tmp_path / "a.jsonl").unlink()
+    run(settings())
+    path = tmp_path / "run" / "counts.json"  # of a run that kept no digests
+    path.write_text(re.sub(r'"files": \{[^}]*\},', "", path.read_text()))
+    (tmp_path / "a.jsonl").write_text("")
+    run(settings())
+
+
 def test_a_run_that_came_to_nothing_binds_to_nothing(settings, tmp_path):
     with pytest.raises(FileNotFoundError):
         run(settings(decontaminate=Decontaminate([Source(str(tmp_path / "none.jsonl"))])))

@@ -149,6 +149,12 @@ def test_answers_of_an_evaluation_are_chains_of_thought(tmp_path):
     assert [words.decode(each.thought) for each in found.kept] == ["the answer is 2", "is 3 the answer"]
     assert words.decode(found.kept[1].prompt) == "<system> the answer ? <user> 1 + 2 = ? <bot>"
     assert found.left_out == {"of less than two tokens": 2}
+    store.append([dict(problem=1, sample=0, horizon=4, text="no 2", finish="stop")])
+    assert [text.thought for text in generated(tmp_path, 4)] == ["no 2"]
+    assert len(list(generated(tmp_path, 8))) == 4
+    for steps in (None, 2):
+        with pytest.raises(ValueError, match=rf"horizon must be one that .* has answers at, 4, 8; got {steps}"):
+            list(generated(tmp_path, steps))
 
 
 def test_the_command_compares_own_pairs_with_all_others(tmp_path):

@@ -80,19 +80,21 @@ def test_horizons_of_a_model_and_of_an_adapter(models, tmp_path):
 
 def test_a_server_with_trouble(tmp_path, monkeypatch):
     """It drops, errs and stalls; one problem it never answers."""
-    monkeypatch.setattr(endpoint, "Endpoint", partial(endpoint.Endpoint, pause=0.01, limit=0.5, attempts=4))
+    monkeypatch.setattr(endpoint, "Endpoint", partial(endpoint.Endpoint, pause=0.01, attempts=4))
 
     def script(request, number):
         what = request["messages"][-1]["content"]
         if what.startswith("2"):
             return "drop"
-        trouble = {1: 500, 2: "drop", 3: 429, 4: 1.0}
+        trouble = {1: 500, 2: "drop", 3: 429, 4: 2.0}
         return trouble.get(number) or answer(rf"\boxed{{{int(what.split()[0]) + 1}}}", logprob=-0.1)
 
     file = sums(tmp_path / "sums.jsonl")
     with serving(script) as (url, _):
-        output = ttcnet("eval", "math", file, "--server", url, "--out", tmp_path / "out", *SHORT, code=1)
+        words = ["--server", url, "--out", tmp_path / "out", "--patience", "1", *SHORT]
+        output = ttcnet("eval", "math", file, *words, code=1)
         assert "1 samples failed" in output
+        assert "most often for: RemoteProtocolError" in output
     lines = generations(tmp_path / "out" / "sums")
     assert [line["verdict"] for line in lines] == ["right", "right", "failed", "right", "right", "right"]
     assert "4 attempts" in lines[2]["note"]
@@ -101,6 +103,25 @@ def test_a_server_with_trouble(tmp_path, monkeypatch):
         assert len(seen) == 1
     summary = json.loads((tmp_path / "out" / "sums" / "summary.json").read_text())
     assert summary["results"][0]["accuracy"] == 1.0
+
+
+def test_a_server_that_answers_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(endpoint, "Endpoint", partial(endpoint.Endpoint, pause=0.01))
+    file = sums(tmp_path / "sums.jsonl")
+    with serving(lambda *_: 401) as (url, _):
+        for command in ("math", "scaling"):
+            output = ttcnet("eval", command, file, "--server", url, "--out", tmp_path / command, "--limit", 2, code=1)
+            assert "failed and are left out of the figures; most often for: status 401" in output
+    assert not (tmp_path / "scaling" / "scaling.csv").exists()
+
+
+def test_folders_that_cannot_be_written_are_told_before_anything_is_loaded(tmp_path):
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "inside"):
+        for words in (["math", "amc"], ["scaling", "amc"], ["lm"]):
+            output = ttcnet("eval", *words, "--model", "a/b", "--out", out, code=1)
+            assert "out must be a folder that can be written" in output
+            assert "Loading" not in output
 
 
 def test_nothing_is_generated_for_data_with_faults(tmp_path):

@@ -265,6 +265,22 @@ def test_mistakes_are_told_and_leave_nothing(place, tmp_path, options, message, 
     assert not (tmp_path / "out").exists()
 
 
+def test_tasks_and_templates_that_are_none(place, tmp_path):
+    (tmp_path / "broken.yaml").write_text("task: [\n")
+    result = command(place, tmp_path / "out", "--tasks", str(tmp_path / "broken.yaml"))
+    assert result.exit_code == 1
+    assert "tasks must be whole YAML; got" in result.output
+    shutil.copytree(place / "base", tmp_path / "plain")
+    words = tiny.tokenizer()
+    words.chat_template = None
+    for path in (tmp_path / "plain").glob("*.jinja"):
+        path.unlink()
+    words.save_pretrained(tmp_path / "plain")
+    result = command(place, tmp_path / "out", "--model", str(tmp_path / "plain"), "--chat")
+    assert result.exit_code == 1
+    assert "model must have a chat template for --chat" in result.output
+
+
 def test_data_out_of_reach_are_told(place, tmp_path, monkeypatch):
     def load(manager, name):
         raise ConnectionError("Couldn't reach the Hub")

@@ -4,11 +4,12 @@ import json
 
 import pytest
 
+from ttcnet.console import show
 from ttcnet.evaluate import run as running
 from ttcnet.evaluate.engine import Answer
 from ttcnet.evaluate.run import Plan, seed_of
 from ttcnet.evaluate.store import generations
-from ttcnet.evaluate.summary import summarise
+from ttcnet.evaluate.summary import summarise, table
 from ttcnet.tasks.countdown import Difficulty, make, row
 from ttcnet.tasks.math import Problem, benchmark, problems
 
@@ -76,6 +77,26 @@ def test_a_damaged_line_is_named(tmp_path, run):
     file.write_text("nonsense\n" + file.read_text())
     with pytest.raises(ValueError, match="line 1: 'nonsense'"):
         run(Scripted(right), plan(), tmp_path)
+    file.write_bytes(file.read_bytes().replace(b"nonsense", b"\xff"))
+    with pytest.raises(ValueError, match="must hold a generation a line; got line 1"):
+        generations(tmp_path)
+
+
+def test_a_line_that_is_cut_within_a_letter_is_passed_over(tmp_path, run):
+    run(Scripted(right), plan(), tmp_path)
+    file = tmp_path / "generations.1.jsonl"  # of another process
+    file.write_bytes('{"text": "½'.encode()[:-1])
+    assert len(generations(tmp_path)) == 7
+    assert run(Scripted(right), plan(), tmp_path) == 0
+
+
+def test_the_table_is_whole_however_narrow_the_terminal(tmp_path, run, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    run(Scripted(right), plan(name="a-benchmark-with-a-name", samples=8, temperature=0.6), tmp_path)
+    show(table([summarise(tmp_path)]))
+    text = capsys.readouterr().out
+    assert "…" not in text
+    assert "a-benchmark-with-a-name" in text
 
 
 def test_what_failed_is_neither_right_nor_wrong_and_is_tried_again(tmp_path, run):
@@ -137,6 +158,11 @@ def test_the_summary_counts_and_lists(tmp_path, run):
     assert row["new_tokens"] == 1 + 0 + 1 + 16 + 4 * 3
     assert content["versions"]["antlr4-python3-runtime"] == "4.13.2"
     assert json.loads((tmp_path / "summary.json").read_text()) == content
+
+
+def test_temperatures_are_finite():
+    with pytest.raises(ValueError, match="temperature must be finite; got inf"):
+        plan(temperature=float("inf"))
 
 
 def test_several_greedy_samples_are_pointless():

@@ -7,11 +7,12 @@ killed has not happened, and a run goes on with the first stage that counts.json
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -78,12 +79,13 @@ class Stage:
 
 
 class Step(NamedTuple):
-    """A stage that is planned: its settings, those before it, whose rows it reads, and its work."""
+    """A stage that is planned: its settings, those before it, whose rows it reads, its work, and what else it reads."""
 
     name: str
     settings: Any
     before: list[str]
     work: Callable[[Stage], None]
+    sources: Sequence[str] = ()  # files, or names of the Hub, that it reads
 
 
 class Folder:
@@ -98,6 +100,10 @@ class Folder:
                 if step is None or name != step.name or done[name]["settings"] != fixed(step.settings):
                     remedy = "Give the settings that it was started with, or choose another folder."
                     fail("settings", f"must be those of the run in {path}", f"others for its stage {name}", remedy)
+                now, then = _digests(step.sources), done[name].get("files", {})
+                for file in now.keys() & then.keys():
+                    if now[file] != then[file]:
+                        fail("data", f"must be that of the run in {path}", f"another {file}", "Choose another folder.")
         path.mkdir(parents=True, exist_ok=True)
         write_json(path / COUNTS, self.counts)
 
@@ -112,7 +118,7 @@ class Folder:
         kept, dropped = self.file(step.name), self.path / f"{step.name}.dropped.jsonl"
         inputs = [self.file(name) for name in step.before]
         total = sum(self.counts["stages"][name]["kept"] for name in step.before) if inputs else None
-        begin = time.monotonic()
+        begin, files = time.monotonic(), _digests(step.sources)
         with _open(_unfinished(kept)) as writer, _open(_unfinished(dropped)) as remarks:
             stage = Stage(self.path, inputs, writer, remarks, StageBar(progress, step.name, total))
             step.work(stage)
@@ -123,6 +129,7 @@ class Folder:
         os.replace(_unfinished(kept), kept)
         self.counts["stages"][step.name] = {
             "settings": fixed(step.settings),
+            "files": files,
             "read": stage.read,
             "kept": stage.kept,
             "dropped": dict(stage.reasons.most_common()),
@@ -132,6 +139,16 @@ class Folder:
             "commit": self.counts["commit"],
         }
         write_json(self.path / COUNTS, self.counts)
+
+
+def _digests(sources: Sequence[str]) -> dict[str, str]:
+    """Of those that are files; a file may be gone when its rows have been taken."""
+    found = {}
+    for name in sources:
+        if Path(name).is_file():
+            with Path(name).open("rb") as file:
+                found[name] = hashlib.file_digest(file, "blake2b").hexdigest()[:32]
+    return found
 
 
 def _unfinished(path: Path) -> Path:

@@ -50,7 +50,7 @@ def steps(settings: Settings) -> Iterator[Step]:
     before = []
     for source in settings.sources:
         before.append(f"fetch-{source.name}")
-        yield Step(before[-1], source, [], partial(fetch, source=source))
+        yield Step(before[-1], source, [], partial(fetch, source=source), [source.data])
     later: list[tuple[str, Any, Any]] = [
         ("exact", Exact(), exact),
         ("near", settings.near, near),
@@ -60,7 +60,7 @@ def steps(settings: Settings) -> Iterator[Step]:
     ]
     for name, own, work in later:
         if own is not None:
-            yield Step(name, own, before, partial(work, settings=own))
+            yield Step(name, own, before, partial(work, settings=own), [each.data for each in _sources(own)])
             before = [name]
 
 

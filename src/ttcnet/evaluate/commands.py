@@ -9,10 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from ttcnet.console import tell
+from ttcnet.console import show, tell
 from ttcnet.errors import complaints, fail
 from ttcnet.names import check_model
 from ttcnet.options import Device, numbers, usable
+from ttcnet.records import check_folder
 
 from .likelihood_command import likelihood
 from .lm_command import lm
@@ -30,6 +31,9 @@ Data = Annotated[Path | None, typer.Option(help="Folder with the benchmarks' fil
 Tokens = Annotated[int | None, typer.Option(min=1, help="Most tokens of an answer; the benchmark's if not given.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Take the first so many problems.")]
 Batch = Annotated[int | None, typer.Option(min=1, help="Most samples at a time; requests, for a server.")]
+Patience = Annotated[
+    float, typer.Option(min=1, help="Seconds that a server has for an answer, before it is asked again.")
+]
 Seed = Annotated[int, typer.Option(help="Of all samples.")]
 System = Annotated[str | None, typer.Option(help="System prompt, in place of that of --cot or --no-cot; '' for none.")]
 
@@ -54,6 +58,7 @@ def math_command(
     system: System = None,
     limit: Limit = None,
     batch: Batch = None,
+    patience: Patience = 600,
     seed: Seed = 0,
     device: Device = "auto",
 ) -> None:
@@ -63,6 +68,7 @@ def math_command(
         from ttcnet.tasks.math import Graders, benchmark, problems, system_prompt
 
         _check(model, adapter, server, device)
+        check_folder("out", out)
         chosen = [benchmark(name, data) for name in benchmarks]
         _distinct([each.name for each in chosen])
         horizons = numbers("horizon", horizon)
@@ -73,7 +79,7 @@ def math_command(
             from .progress import run_watched
             from .run import Plan, check
 
-            with _engine(model, adapter, server, batch, device) as engine:
+            with _engine(model, adapter, server, batch, device, patience) as engine:
                 plans = [
                     Plan(
                         each.name, found, horizons or ((each.horizon,) if engine.plans else (None,)),
@@ -114,6 +120,7 @@ def scaling_command(
     max_tokens: Tokens = None,
     limit: Limit = None,
     batch: Batch = None,
+    patience: Patience = 600,
     seed: Seed = 0,
     device: Device = "auto",
 ) -> None:
@@ -124,13 +131,12 @@ def scaling_command(
         from ttcnet.tasks.math import Graders, benchmark, problems
 
         _check(model, adapter, server, device)
+        check_folder("out", out)
         require("matplotlib", "eval", "Drawing the figure")  # now, not when all is answered
         source = benchmark(name, data)
         tell(f"Reading the problems of {source.name} ...")
         with Graders() as graders:
             graders.check()
-            from rich.console import Console
-
             from .progress import run_watched
             from .scaling import METHODS, table
             from .stages import Settings, compare, stages
@@ -141,12 +147,12 @@ def scaling_command(
             )  # fmt: skip
             found = problems(source, limit)
             judging = "best-of-n" in settings.methods
-            with _engine(model, adapter, server, batch, device, judging) as engine:
+            with _engine(model, adapter, server, batch, device, patience, judging) as engine:
                 parts = stages(engine, source, found, out, settings)
                 summaries = [run_watched(part.engine, part.plan, part.folder, graders) for part in parts]
                 rows = compare(parts, settings, out, graders)
         if rows:
-            Console().print(table(rows))
+            show(table(rows))
             typer.echo(f"Table and picture are in {out / 'scaling.csv'} and {out / 'scaling.png'}.")
         _own_up(summaries)
 
@@ -187,7 +193,13 @@ def _check(model: str, adapter: Path | None, server: str | None, device: str) ->
 
 @contextmanager
 def _engine(
-    model: str, adapter: Path | None, server: str | None, batch: int | None, device: str, likelihoods: bool = False
+    model: str,
+    adapter: Path | None,
+    server: str | None,
+    batch: int | None,
+    device: str,
+    patience: float,
+    likelihoods: bool = False,
 ) -> Iterator[Any]:
     from ttcnet.extras import require
 
@@ -197,7 +209,8 @@ def _engine(
         from .remote import Remote
 
         tell(f"Asking {server} for its models ...")
-        with Endpoint(server, model, **({} if batch is None else {"concurrent": batch})) as endpoint:
+        options: dict[str, Any] = {} if batch is None else {"concurrent": batch}
+        with Endpoint(server, model, limit=patience, **options) as endpoint:
             yield Remote(endpoint.connect(), likelihoods)
         return
     tell(f"Loading {model} ...")
@@ -208,13 +221,11 @@ def _engine(
 
 
 def _tell(summaries: list[dict[str, Any] | None], out: Path) -> None:
-    from rich.console import Console
-
     from .summary import table
 
     whole = [summary for summary in summaries if summary is not None]
     if whole:
-        Console().print(table(whole))
+        show(table(whole))
         typer.echo(
             f"All answers are in {out}; page through them with: ttcnet eval show {out / whole[0]['settings']['name']}"
         )
@@ -223,10 +234,14 @@ def _tell(summaries: list[dict[str, Any] | None], out: Path) -> None:
 
 def _own_up(summaries: list[dict[str, Any] | None]) -> None:
     """Say what failed, and fail for it."""
-    failed = sum(row["failed"] for summary in summaries if summary for row in summary["results"])
+    rows = [row for summary in summaries if summary for row in summary["results"]]
+    failed = sum(row["failed"] for row in rows)
     if failed:
+        reason = max((tuple(each) for row in rows for each in row["failures"]), key=lambda each: each[1])[0]
         typer.echo(
-            f"{failed} samples failed and are left out of the figures. Give the command again to retry.", err=True
+            f"{failed} samples failed and are left out of the figures; most often for: {reason}. Give the command "
+            "again to retry.",
+            err=True,
         )
         raise typer.Exit(1)
 

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
+import yaml
 from lm_eval import evaluator, simple_evaluate
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable, make_table
@@ -70,6 +71,8 @@ def evaluate(settings: Harness, out: Path, *, batch: int = 8, device: str | None
         tell(f"Loading {settings.model} ...")
         with loading(settings.model):
             model = TTCNetLM(settings.model, settings.adapter, settings.horizon, device, batch_size=batch)
+        if settings.chat and model.tokenizer.chat_template is None:
+            fail("model", "must have a chat template for --chat", settings.model, "Leave out --chat.")
         _check_settings(settings, model, out)
         journal = Journal(out, model.rank)
         model.keep(journal)
@@ -107,6 +110,8 @@ def _tasks(settings: Harness, run_code: bool) -> list[Any]:
             _refuse(name)  # before it is loaded, which tries to run a program already
         try:
             loaded = manager.load(name)
+        except yaml.YAMLError as error:
+            fail("tasks", "must be whole YAML", f"{name}: {' '.join(str(error).split())}", "Correct the file.")
         except OSError as error:
             remedy = "Check the network, or name tasks whose data are here."
             fail("tasks", "must have data that can be read", f"{name}: {' '.join(str(error).split())}", remedy)

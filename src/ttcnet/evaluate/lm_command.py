@@ -48,9 +48,11 @@ def lm(
     from ttcnet.errors import complaints
     from ttcnet.extras import require
     from ttcnet.names import check_model
+    from ttcnet.records import check_folder
 
     with complaints():
         check_model(model, adapter)
+        check_folder("out", out)
         tell("Starting lm_eval ...")
         require("lm_eval", "lm", "ttcnet eval lm")
         from .harness import Harness, evaluate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemaini
 from ttcnet.bars import Bar
 from ttcnet.tasks.math import Graders
 
-from .engine import Engine
+from .engine import FAILED, Engine
 from .run import Plan, run
 from .summary import summarise
 
@@ -23,12 +24,13 @@ def run_watched(engine: Engine, plan: Plan, folder: Path, graders: Graders) -> d
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Bar(*columns, console=Console(stderr=True), disable=rank > 0) as progress:
         task = progress.add_task(plan.name, total=len(plan.keys()[rank::world]))
-        seen: list[str] = []
+        seen = Counter[str]()
 
         def report(done: float, lines: list[dict[str, Any]]) -> None:
-            seen.extend(line["verdict"] for line in lines)
-            right = f", {100 * seen.count('right') / len(seen):.1f} % right" if seen else ""
-            progress.update(task, completed=done, description=plan.name + right)
+            seen.update(line["verdict"] for line in lines)
+            graded, failed = seen.total() - seen[FAILED], f", {seen[FAILED]:,} failed" if seen[FAILED] else ""
+            right = f", {100 * seen['right'] / graded:.1f} % right" if graded else ""
+            progress.update(task, completed=done, description=plan.name + right + failed)
 
         missing = run(engine, plan, folder, graders, rank=rank, world=world, report=report)
     return summarise(folder) if missing == 0 else None

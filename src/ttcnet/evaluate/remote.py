@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 from ttcnet.endpoint import Endpoint, Failed, Reply, Request
@@ -44,15 +43,8 @@ class Remote:
             )
             for ask in asks
         ]
-        group, since = list[tuple[int, Answer]](), time.monotonic()
-        for number, reply in self.endpoint.ask_all(requests):
-            group.append((number, _answer(reply)))
-            watch(len(group))
-            if time.monotonic() - since > TOGETHER:
-                yield group
-                group, since = [], time.monotonic()
-        if group:
-            yield group
+        for group in self.endpoint.ask_in_groups(requests, TOGETHER):
+            yield [(number, _answer(reply)) for number, reply in group]
 
 
 def _answer(reply: Reply | Failed) -> Answer:

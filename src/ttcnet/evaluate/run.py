@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -37,6 +38,8 @@ class Plan:
     def __post_init__(self) -> None:
         if self.samples > 1 and self.temperature == 0:
             fail("temperature", f"must be above 0 for {self.samples} samples to differ", 0, "Pass, say, 0.6.")
+        if not math.isfinite(self.temperature):
+            fail("temperature", "must be finite", self.temperature, "Pass, say, 0.6.")
         for problem in self.problems:
             if not is_unicode(problem.text):
                 field = f"problem {problem.number} of {self.name}"

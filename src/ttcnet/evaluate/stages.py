@@ -86,6 +86,8 @@ def compare(found: list[Stage], settings: Settings, out: Path, graders: Graders)
     if any(missing(stage.plan, stage.folder) for stage in found):
         return []
     rows = [row for stage in found for row in _rows(stage, settings, graders)]
+    if not rows:  # nothing was answered
+        return []
     runs = {f"{stage.folder.parent.name}/{stage.kind}": stage.plan.settings() for stage in found}
     plain = [asdict(row) for row in rows]
     content = {"settings": asdict(settings), "rows": plain, "runs": runs}

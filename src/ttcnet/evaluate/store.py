@@ -61,15 +61,20 @@ def generations(folder: Path) -> list[dict[str, Any]]:
     did not fail counts. A line that is being written is passed over."""
     found: dict[Key, dict[str, Any]] = {}
     for path in sorted(folder.glob("generations.*.jsonl")):
-        whole, _, _ = path.read_text("utf-8").rpartition("\n")
-        for number, text in enumerate(whole.split("\n") if whole else [], 1):
+        whole, _, _ = path.read_bytes().rpartition(b"\n")
+        for number, text in enumerate(whole.split(b"\n") if whole else [], 1):
             try:
                 line = json.loads(text)
                 if line["finish"] != FAILED or key_of(line) not in found:
                     found[key_of(line)] = line
             except (ValueError, KeyError, TypeError):
                 rule = "must hold a generation a line"
-                fail(str(path), rule, f"line {number}: {text[:40]!r}", "Take the line out; it will be made again.")
+                fail(
+                    str(path),
+                    rule,
+                    f"line {number}: {str(text[:40])[2:-1]!r}",
+                    "Take the line out; it will be made again.",
+                )
     return [found[each] for each in sorted(found, key=lambda key: (key.horizon or 0, key.problem, key.sample))]
 
 

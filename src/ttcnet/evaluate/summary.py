@@ -51,6 +51,8 @@ def figures(lines: list[dict[str, Any]], settings: dict[str, Any]) -> dict[str, 
     found["unparsable_answers"] = [
         [line["problem"], line["sample"]] for line in lines if line["verdict"] == "unparsable"
     ]
+    reasons = Counter(line["note"] for line in lines if line["verdict"] == FAILED)
+    found["failures"] = [[reason, count] for reason, count in reasons.most_common(3)]
     return found
 
 

@@ -62,11 +62,17 @@ def written(source: Iterable[Row]) -> Iterator[Text]:
         yield Text(before, last["content"])
 
 
-def generated(folder: Path) -> Iterator[Text]:
-    """What a model answered in a folder of `ttcnet eval math`, with the shortest horizon first."""
+def generated(folder: Path, steps: int | None = None) -> Iterator[Text]:
+    """What a model answered in a folder of `ttcnet eval math`; of several horizons, at that of `steps`."""
     system, asked = settings_of(folder)["system"], {problem.number: problem.text for problem in problems_of(folder)}
-    for line in generations(folder):
-        yield Text(put(asked[line["problem"]], system), line["text"])
+    lines = generations(folder)
+    known = list(dict.fromkeys(line["horizon"] for line in lines))
+    if len(known) > 1 and steps not in known:
+        rule = f"must be one that {folder} has answers at, {', '.join(map(str, known))}"
+        fail("horizon", rule, steps, "Name one of them.")
+    for line in lines:
+        if len(known) == 1 or line["horizon"] == steps:
+            yield Text(put(asked[line["problem"]], system), line["text"])
 
 
 def questions(texts: Iterable[Text], tokenizer: Any, limit: int | None = None, longest: int | None = None) -> Questions:

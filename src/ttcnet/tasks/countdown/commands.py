@@ -20,7 +20,7 @@ def main() -> None:
 @app.command("make")
 def make_command(
     out: Annotated[Path, typer.Option(help="JSON Lines file to write.")],
-    count: Annotated[int, typer.Option(help="Puzzles.")] = 1000,
+    count: Annotated[int, typer.Option(min=1, help="Puzzles.")] = 1000,
     numbers: Annotated[str, typer.Option(help="Numbers of a puzzle: 4, or 3-4 for either.")] = "3-4",
     largest: Annotated[int, typer.Option(help="Largest number.")] = 30,
     operations: Annotated[str, typer.Option(help="Some of +-*/.")] = "+-*/",

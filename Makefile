@@ -7,6 +7,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
+# packages come without bytecode, to install faster; without this every process would compile what it imports anew
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test lint types format docs notebooks bench bench-gpu clean
 
 demo: $(VENV)/demo.installed

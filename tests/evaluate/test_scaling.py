@@ -26,6 +26,9 @@ def test_best_of_n_is_the_likeliest():
     assert best_of(samples[:1])["answer"] == "1"
     with pytest.raises(ValueError, match="best-of-n must know the likelihood"):
         best_of([line(0, "1", logprob=None)])
+    nothing = line(0, None, logprob=None) | {"new_tokens": 0}
+    assert best_of([nothing, *samples[2:]])["answer"] == "3"
+    assert best_of([nothing]) == nothing
 
 
 def test_votes_count_equal_answers_together(graders):
@@ -150,6 +153,14 @@ def test_a_server_can_do_all_but_the_horizon(tmp_path):
     assert [row["method"] for row in rows] == ["horizon", *["best-of-n"] * 2, *["self-consistency"] * 2, "tree"]
     assert {row["accuracy"] for row in rows} == {"0.5"}
     assert {row["horizon"] for row in rows} == {""}
+
+
+def test_a_server_without_likelihoods_is_told_at_once(tmp_path):
+    file = sums(tmp_path / "sums.jsonl", 6)
+    with serving(lambda *_: answer(r"\boxed{2}")) as (url, seen):
+        words = ["eval", "scaling", file, "--server", url, "--out", tmp_path / "out", "--n", "4", "--cot", "on"]
+        assert "best-of-n must know the likelihood" in ttcnet(*words, "--batch", "1", code=1)
+        assert len(seen) < 24
 
 
 @pytest.mark.parametrize(

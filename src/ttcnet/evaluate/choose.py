@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from itertools import combinations
 from typing import Any
@@ -25,10 +26,16 @@ def by_problem(lines: list[Line]) -> dict[int, list[Line]]:
 
 def best_of(samples: list[Line]) -> Line:
     """The sample with the highest mean log-likelihood of its tokens under the model that wrote it."""
-    if any(line["mean_logprob"] is None for line in samples):
+    for line in samples:
+        check_likelihood(line["mean_logprob"], line["new_tokens"])
+    return max(samples, key=lambda line: -math.inf if line["mean_logprob"] is None else line["mean_logprob"])
+
+
+def check_likelihood(mean: float | None, tokens: int | None) -> None:
+    """Of an answer that is to be chosen by it. An answer of no tokens has none, and is never chosen before another."""
+    if mean is None and tokens != 0:
         remedy = "Choose by vote, or use a server that returns logprobs."
         fail("best-of-n", "must know the likelihood of every answer", "none from the server", remedy)
-    return max(samples, key=lambda line: line["mean_logprob"])
 
 
 class Vote:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ttcnet.endpoint import Endpoint, Failed, Reply, Request
 from ttcnet.errors import fail
 
+from .choose import check_likelihood
 from .engine import FAILED, Answer, Ask
 
 TOGETHER = 1.0  # seconds for which answers are gathered
@@ -44,7 +45,11 @@ class Remote:
             for ask in asks
         ]
         for group in self.endpoint.ask_in_groups(requests, TOGETHER):
-            yield [(number, _answer(reply)) for number, reply in group]
+            answers = [(number, _answer(reply)) for number, reply in group]
+            for _, answer in answers:
+                if self.likelihoods and answer.finish != FAILED:  # now, not when all have been asked
+                    check_likelihood(answer.mean_logprob, answer.new_tokens)
+            yield answers
 
 
 def _answer(reply: Reply | Failed) -> Answer:

@@ -82,12 +82,13 @@ def _rates(task: str, runs: list[Result], full: list[Result]) -> tuple[list[str]
     """The table, and the runs in it."""
     lines = _head(task, ["", "learning rate of what is inserted"], [])
     lines.append(_row(task, [MODELS["full"], ""], [], full, full))
-    for kind in [kind for kind in MODELS if kind not in ("base", "full")]:
+    inserted = [kind for kind in MODELS if kind not in ("base", "full")]
+    for kind in inserted:
         of_kind = _of(runs, kind)
         for rate in sorted({_faster(run) for run in of_kind}):
             found = [run for run in of_kind if _faster(run) == rate]
             lines.append(_row(task, [MODELS[kind], f"{rate:g}" if rate else "as the rest"], [], found, full))
-    return lines, [*full, *(run for run in runs if _of([run], *[k for k in MODELS if k not in ("base", "full")]))]
+    return lines, [*full, *_of(runs, *inserted)]
 
 
 def _faster(run: Result) -> float:
@@ -206,7 +207,7 @@ def _each(folder: Path) -> dict[str, list[Result]]:
 
 
 def _of(runs: list[Result], *kinds: str) -> list[Result]:
-    """The runs of a kind, one a seed."""
+    """The runs of these kinds, one a seed."""
     names = {name for kind in kinds for name in (kind, *(f"{kind}-{seed}" for seed in range(3)))}
     return [run for run in runs if run["run"] in names]
 

@@ -37,9 +37,8 @@ def report(
     """How similar plans are to chains of thought of the same question and of others, layer by layer and on average."""
     if limit is not None and limit < 2:
         fail("limit", "must be 2 or more", limit, "One question's plan meets another's text.")
-    texts = list(
-        generated(Path(data), horizon) if Path(data).is_dir() else written(rows(data))
-    )  # before a model is loaded
+    found = generated(Path(data), horizon) if Path(data).is_dir() else written(rows(data))
+    texts = list(found)  # before a model is loaded
     console = Console(stderr=True)
     tell(f"Loading {model} ...")
     engine = load(model, None if adapter is None else Path(adapter), device=device)

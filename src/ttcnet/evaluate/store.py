@@ -68,13 +68,9 @@ def generations(folder: Path) -> list[dict[str, Any]]:
                 if line["finish"] != FAILED or key_of(line) not in found:
                     found[key_of(line)] = line
             except (ValueError, KeyError, TypeError):
-                rule = "must hold a generation a line"
-                fail(
-                    str(path),
-                    rule,
-                    f"line {number}: {str(text[:40])[2:-1]!r}",
-                    "Take the line out; it will be made again.",
-                )
+                value = f"line {number}: {text[:40].decode('utf-8', 'replace')!r}"
+                remedy = "Take the line out; it will be made again."
+                fail(str(path), "must hold a generation a line", value, remedy)
     return [found[each] for each in sorted(found, key=lambda key: (key.horizon or 0, key.problem, key.sample))]
 
 

@@ -139,9 +139,10 @@ def _is_done(folder: Path) -> bool:
 def _check_same(folder: Path, asked: dict[str, Any]) -> None:
     """A run that is done must be what is asked for."""
     made = json.loads((folder / "config.json").read_text())
+    made, asked = (each | {"inserted_lr": each.get("inserted_lr") or each["lr"]} for each in (made, asked))
     for field in ("adapter", "horizon", "epochs", "lr", "inserted_lr"):
-        if made.get(field) != asked[field]:
-            rule = f"must be what {folder} was made with, {made.get(field)}"
+        if made[field] != asked[field]:
+            rule = f"must be what {folder} was made with, {made[field]}"
             fail(field, rule, asked[field], "Pass that, or another folder as out.")
 
 

@@ -178,7 +178,7 @@ def test_a_gain_is_that_of_runs_that_plan(small_math):
     ("options", "message"),
     [
         ({"lr": 1e-4}, "lr must be what .*ttc-0 was made with, 0.001; got 0.0001"),
-        ({"inserted_lr": None}, "inserted_lr must be what .*ttc-0 was made with, 0.01; got None"),
+        ({"inserted_lr": None}, "inserted_lr must be what .*ttc-0 was made with, 0.01; got 0.001"),
         ({"epochs": 2.0}, "epochs must be what .*ttc-0 was made with, 1.0; got 2.0"),
         ({"action_gain": 4.0}, "adapter must be what .*ttc-0 was made with"),
         ({"action_gain": -1.0}, "action_gain must be a positive finite number; got -1.0"),
@@ -191,6 +191,12 @@ def test_a_run_that_was_made_otherwise_is_refused(small_math, capsys, options, m
     with pytest.raises(typer.Exit):
         small_math("countdown", "done", only=["base", "ttc-0"], **options)
     assert re.search(message, " ".join(capsys.readouterr().err.split()))
+
+
+def test_the_rate_of_the_rest_may_be_said_or_not(small_math, capsys):
+    small_math("countdown", "done", only=["full-0", "ttc-0"], inserted_lr=1e-3)  # lr
+    small_math("countdown", "done", only=["full-0", "ttc-0"], inserted_lr=None)
+    assert capsys.readouterr().out.count("ttc-0 is done") == 2
 
 
 def test_answers_wait_where_they_cannot_be_graded(small_math, monkeypatch, capsys):

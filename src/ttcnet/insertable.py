@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Container
 from typing import Any
 
 from .errors import fail
 
 TTC = "ttc"
+CONTEXTS = ("token", "head")  # what a TTC layer writes its problems from; ttcnet.nn.context has them
+SUPERVISION = ("block", "loop", "end")  # what comes out of which a loss is taken of
 MIXERS = ("attention", "mlp", "mamba", "mamba2", "gdn", "retnet", "mesanet", "samba")  # ttcnet.nn.mixers has them
 
 
@@ -22,6 +26,27 @@ def check_gain(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         fail("action_gain", "must be a positive finite number", repr(value), "Pass 1, or a little more, such as 4.")
     return value
+
+
+def check_context(value: object) -> str:
+    """`value`, if a TTC layer can write its problems from that."""
+    if value not in CONTEXTS:
+        remedy = "Pass 'token', or 'head' for the text of the paper."
+        fail("context", f"must be one of {', '.join(CONTEXTS)}", repr(value), remedy)
+    return str(value)
+
+
+def context_of(names: Container[str], prefix: str) -> str | None:
+    """The context of a TTC layer whose weights have these names; None if there are none of it."""
+    if f"{prefix}context.bias" not in names:
+        return None
+    return "head" if f"{prefix}context.weight" in names else "token"
+
+
+def say_context_of_before(source: str) -> None:
+    """That what was saved before there was a choice of context loads as it was."""
+    text = "%s says nothing of its context: it was saved before there was a choice, and loads with context 'head'."
+    logging.getLogger("ttcnet").warning(text, source)
 
 
 def plans(model: Any) -> bool:

@@ -8,15 +8,16 @@ import pytest
 import torch
 
 from ttcnet.nn import TTCLayer
+from ttcnet.nn.context import CONTEXTS
 from ttcnet.nn.replay import FEW, OFTEN, Replays, as_built, may_replay
 
 WIDTH = 48
 
 
-@pytest.fixture
-def layer():
+@pytest.fixture(params=CONTEXTS)
+def layer(request):
     torch.manual_seed(0)
-    return TTCLayer(WIDTH, heads=3, horizon=6).eval()
+    return TTCLayer(WIDTH, heads=3, horizon=6, context=request.param).eval()
 
 
 def recorded(layer):
@@ -38,9 +39,11 @@ def test_not_on_the_cpu(layer):
 def test_the_addresses_are_those_of_all_parameters(layer):
     before = layer._addresses()
     assert sorted(before) == sorted(weight.data_ptr() for weight in layer.parameters())
-    for path in ("norm", "project", "context", "context.shared", "action_norm", "out"):
+    paths = ["norm", "project", "context", "action_norm", "out"]
+    for path in paths + ["context.shared"] * (layer.context_kind == "head"):
         part = layer.get_submodule(path)
-        part.weight = torch.nn.Parameter(part.weight.detach().clone())
+        name = next(iter(part._parameters))
+        setattr(part, name, torch.nn.Parameter(getattr(part, name).detach().clone()))
         after = layer._addresses()
         assert len(after) == len(before)
         assert after != before, path

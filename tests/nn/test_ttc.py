@@ -9,13 +9,13 @@ from torch.utils.checkpoint import checkpoint
 
 from ttcnet.lqr import plan
 from ttcnet.nn import TTCLayer
-from ttcnet.nn.context import DECAYS, GROWTH
+from ttcnet.nn.context import CONTEXTS, DECAYS, GROWTH
 
 
-@pytest.fixture
-def layer():
+@pytest.fixture(params=CONTEXTS)
+def layer(request):
     torch.manual_seed(0)
-    return TTCLayer(24, heads=3, state_size=4, rank=5, horizon=6)
+    return TTCLayer(24, heads=3, state_size=4, rank=5, horizon=6, context=request.param)
 
 
 @pytest.fixture
@@ -62,6 +62,46 @@ def test_new_layers_plan_exactly_however_far(actions, homogeneous, bound):
         assert ((found - truth).norm(dim=-1) / truth.norm(dim=-1)).max() < bound, horizon
 
 
+WORLD = ("a", "r_inv", "Qf", "decay_A", "decay_B", "decay_Q", "B", "Q")
+
+
+def test_from_the_token_the_world_and_the_state_in_it_can_differ(x):
+    """Tokens that differ where the states do not look: other worlds from the token, the same ones from the head."""
+    for context in CONTEXTS:
+        torch.manual_seed(0)
+        layer = TTCLayer(24, heads=3, state_size=4, rank=5, context=context)
+        states = layer.project.weight[:12].detach()  # the first rows make the states
+        blind = torch.linalg.qr(states.T, mode="complete").Q[:, 12:].T  # directions that no state sees
+        layer.norm = torch.nn.Identity()
+        one, other = layer.problem(x), layer.problem(x + torch.randn(2, 5, 12) @ blind)
+        assert torch.allclose(one.h0, other.h0, atol=1e-5)
+        for name in WORLD:
+            assert torch.allclose(getattr(one, name), getattr(other, name), atol=1e-4) == (context == "head"), name
+
+
+def test_from_the_head_a_head_knows_its_own_state_alone(x):
+    """A change in the state of one head: from the head, no other head's own numbers move."""
+    torch.manual_seed(0)
+    layer = TTCLayer(24, heads=3, state_size=4, rank=5, context="head")
+    before = layer.problem(x)
+    with torch.no_grad():
+        layer.project.weight[:4] += 1
+    after = layer.problem(x)
+    for name in ("a", "r_inv", "Qf", "decay_A", "decay_B", "decay_Q"):
+        one, other = getattr(before, name), getattr(after, name)
+        assert torch.equal(one[:, 1:], other[:, 1:]), name
+        assert not torch.allclose(one[:, 0], other[:, 0]), name
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_weights_of_the_other_context_are_refused(context):
+    (other,) = set(CONTEXTS) - {context}
+    layer = torch.nn.Sequential(TTCLayer(24, heads=3, context=context))
+    message = f"context must be '{other}', which these weights were trained with; got '{context}'. Build the layer"
+    with pytest.raises(ValueError, match=message):
+        layer.load_state_dict(torch.nn.Sequential(TTCLayer(24, heads=3, context=other)).state_dict())
+
+
 def test_states_left_alone_hardly_grow(layer, x):
     family = layer.problem(100 * x)
     growth = torch.ones_like(family.a)
@@ -71,8 +111,9 @@ def test_states_left_alone_hardly_grow(layer, x):
     assert growth.min() >= 0
 
 
-def test_heads_look_at_several_distances(layer, x):
-    family = TTCLayer(24, heads=64, state_size=4).problem(torch.zeros_like(x))
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_heads_look_at_several_distances(context, x):
+    family = TTCLayer(24, heads=64, state_size=4, context=context).problem(torch.zeros_like(x))
     for name in ("decay_A", "decay_B", "decay_Q"):
         decay = getattr(family, name)
         assert DECAYS[0] * 0.999 < decay.min() < 0.06, name
@@ -114,17 +155,19 @@ def test_dropout_drops_what_is_added(x):
     assert torch.allclose(added[~dropped], 2 * whole[~dropped], atol=1e-5)
 
 
-def test_time_homogeneous(x):
-    layer = TTCLayer(24, heads=3, state_size=4, time_homogeneous=True)
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_time_homogeneous(x, context):
+    layer = TTCLayer(24, heads=3, state_size=4, time_homogeneous=True, context=context)
     family = layer.problem(x)
     assert not any(getattr(family, f"decay_{name}").any() for name in "ABQ")
     layer(x).sum().backward()
     assert all(parameter.grad is not None for parameter in layer.parameters())
 
 
+@pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize(("state_size", "action_size"), [(4, None), (8, 3), (1, 1)])
-def test_sizes(x, state_size, action_size):
-    layer = TTCLayer(24, heads=2, state_size=state_size, action_size=action_size, rank=3)
+def test_sizes(x, state_size, action_size, context):
+    layer = TTCLayer(24, heads=2, state_size=state_size, action_size=action_size, rank=3, context=context)
     layer(x).sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
 
@@ -237,6 +280,7 @@ def test_stable_at_a_high_learning_rate():
         (dict(heads=2, rank=2.5), "rank must be an integer"),
         (dict(heads=2, horizon=-1), "horizon must be 0 or more"),
         (dict(heads=2, backend="fussed"), "backend must be one of auto"),
+        (dict(heads=2, context="world"), "context must be one of token, head; got 'world'"),
         (dict(heads=2, eps=-1.0), "eps must be positive"),
         (dict(heads=2, dropout=1.0), r"dropout must lie in \[0, 1\)"),
         (dict(heads=2, action_gain=0.0), "action_gain must be a positive finite number; got 0.0"),

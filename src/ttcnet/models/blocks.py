@@ -24,8 +24,10 @@ def ttc_options(config: TTCNetConfig) -> dict[str, Any]:
         state_size=config.ttc_state_size,
         action_size=config.ttc_action_size,
         rank=config.ttc_rank,
+        context=config.ttc_context,
         horizon=config.horizon,
         dropout=config.dropout,
+        zero_init=config.zero_init,
         time_homogeneous=config.ttc_time_homogeneous,
         eps=config.norm_eps,
     )
@@ -36,7 +38,7 @@ def inserted(config: TTCNetConfig, kind: str) -> TTCLayer | Inserted:
     if kind == TTC:
         return TTCLayer(**ttc_options(config))
     options = (config.mixer_options or {}).get(f"+{kind}", {})
-    return Inserted(kind, ttc_options(config), causal=config.causal, **options)
+    return Inserted(kind, ttc_options(config), causal=config.causal, zero_init=config.zero_init, **options)
 
 
 class Block(GradientCheckpointingLayer):  # type: ignore[misc, unused-ignore]
@@ -47,6 +49,7 @@ class Block(GradientCheckpointingLayer):  # type: ignore[misc, unused-ignore]
         width, eps = config.hidden_size, config.norm_eps
         options = {"heads": config.num_attention_heads, **(config.mixer_options or {}).get(plan.mixer, {})}
         self.first = first  # the number of this block's first mixer in the cache
+        self.every, self.each = plan.every, plan.each
         self.dropout = config.dropout
         self.mixer_norm = nn.RMSNorm(width, eps=eps)
         self.mixer = mixers.build(plan.mixer, width, causal=config.causal, **options)
@@ -60,15 +63,29 @@ class Block(GradientCheckpointingLayer):  # type: ignore[misc, unused-ignore]
         mask: Tensor | None = None,
         horizon: int | None = None,
         past_key_values: MixerCache | None = None,
+        start: int = 0,
+        at_work: tuple[bool, ...] | None = None,
     ) -> Tensor:
-        state = self._state(0, self.mixer, x, past_key_values)
+        """One pass.
+
+        Args:
+            x: tokens (batch, length, width).
+            mask: which are real, (batch, length).
+            horizon: steps that TTC layers look ahead.
+            past_key_values: the cache.
+            start: the number of this pass' first mixer in it.
+            at_work: which of the inserted layers are at work in this pass; None is all.
+        """
+        state = self._state(start, self.mixer, x, past_key_values)
         x = x + self._drop(self.mixer(self.mixer_norm(x), mask=mask, state=state))
         for place, layer in enumerate(self.inserted, 1):
+            if at_work is not None and not at_work[place - 1]:
+                continue
             if isinstance(layer, TTCLayer):
                 x = layer(x, horizon)
             else:
                 assert isinstance(layer, Inserted)
-                state = self._state(place, layer.mixer, x, past_key_values)
+                state = self._state(start + place, layer.mixer, x, past_key_values)
                 x = x + self._drop(layer(x, mask=mask, state=state))
         return x + self._drop(self.mlp(self.mlp_norm(x)))
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
+from ttcnet.errors import fail
 from ttcnet.nn.mixers import Mixer, State
 
 
@@ -16,6 +17,7 @@ class MixerCache(Cache):  # type: ignore[misc, unused-ignore]
         super().__init__(layers=[])
         self.states: dict[int, State | None] = {}
         self.seen, self.batch = 0, 0
+        self.loops: int | None = None  # of the model that fills it: each loop has states of its own
 
     def state(self, index: int, mixer: Mixer, tokens: Tensor) -> State | None:
         """The state of mixer number `index`, for a batch such as `tokens` (batch, length, width)."""
@@ -23,6 +25,13 @@ class MixerCache(Cache):  # type: ignore[misc, unused-ignore]
         if index not in self.states:
             self.states[index] = mixer.new_state(tokens.shape[0], tokens.device, tokens.dtype)
         return self.states[index]
+
+    def check_loops(self, loops: int) -> None:
+        """That these are the loops that it was filled with."""
+        if self.seen and self.loops not in (None, loops):
+            remedy = f"Pass loops={self.loops}, or start with a new cache."
+            fail("loops", f"must be the {self.loops} that past_key_values was made with", loops, remedy)
+        self.loops = loops
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.seen

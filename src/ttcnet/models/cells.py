@@ -19,10 +19,10 @@ from .modeling import TTCNetModel, TTCNetPreTrainedModel
 @dataclass
 class CellClassificationOutput(ModelOutput):  # type: ignore[misc, unused-ignore]
     """Args:
-    loss: mean over masked cells and over all blocks, each judged by the same classifier.
+    loss: mean over masked cells and over all that is judged (see `TTCNetConfig.supervision`), by the same classifier.
     logits: after the last block, (batch, cells, labels).
-    block_logits: after every block, (blocks, batch, cells, labels), where labels were given.
-    hidden_states: what goes into the first block and comes out of every block, where asked for.
+    block_logits: of all that is judged, after every block say, (blocks, batch, cells, labels), where labels were given.
+    hidden_states: what goes into the first block and comes out of every block, in every loop, where asked for.
     """
 
     loss: Tensor | None = None
@@ -33,7 +33,7 @@ class CellClassificationOutput(ModelOutput):  # type: ignore[misc, unused-ignore
 
 class TTCNetForCellClassification(TTCNetPreTrainedModel):
     """Labels the cells of a board, such as Sudoku, all at once. Where labels are given, the classifier judges what
-    comes out of every block."""
+    comes out of every block, or of every loop."""
 
     accepts_loss_kwargs = False  # the loss is a mean over this batch's cells
 
@@ -53,6 +53,7 @@ class TTCNetForCellClassification(TTCNetPreTrainedModel):
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         horizon: int | None = None,
+        loops: int | None = None,
         output_hidden_states: bool | None = None,
         use_cache: bool | None = None,
         **kwargs: Any,
@@ -60,8 +61,9 @@ class TTCNetForCellClassification(TTCNetPreTrainedModel):
         """Logits (batch, cells, labels), and the loss where `labels` (batch, cells) are given, -100 where a cell does
         not count. See TTCNetModel for the other arguments; there is no cache."""
         wanted = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
+        every = wanted or labels is not None
         states, _ = self.model.run(
-            input_ids, attention_mask, None, inputs_embeds, False, horizon, wanted or labels is not None, **kwargs
+            input_ids, attention_mask, None, inputs_embeds, False, horizon, loops, every, **kwargs
         )
         shown = tuple(states) if wanted else None
         if labels is None:
@@ -69,7 +71,7 @@ class TTCNetForCellClassification(TTCNetPreTrainedModel):
         if labels.shape != states[-1].shape[:-1]:
             rule = f"must have shape (batch, cells) = {tuple(states[-1].shape[:-1])}"
             fail("labels", rule, tuple(labels.shape), "Pass one for every cell, -100 where it does not count.")
-        every = self.classifier(self.model.norm(torch.stack(states[1:])))
+        every = self.classifier(self.model.norm(torch.stack(self.model.judged(states))))
         flat = every.float().flatten(0, -2)
         counted = labels.expand(len(every), *labels.shape).flatten()
         total = F.cross_entropy(flat, counted, ignore_index=-100, reduction="sum")

@@ -9,13 +9,14 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
 from ttcnet.errors import check_integer, fail
+from ttcnet.insertable import SUPERVISION, check_context, say_context_of_before
 from ttcnet.nn.mixers import KINDS
 
 from .pattern import TTC, BlockPlan, blocks_of, interleaved
 
 SIZES = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
-    "max_position_embeddings", "ttc_heads", "ttc_state_size", "ttc_action_size", "ttc_rank",
+    "max_position_embeddings", "loops", "ttc_heads", "ttc_state_size", "ttc_action_size", "ttc_rank",
 )  # fmt: skip
 
 
@@ -27,10 +28,13 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
         vocab_size: number of tokens.
         hidden_size: width of a token.
         num_hidden_layers: number of blocks; follows from `pattern` where that is given.
+        loops: how many times the blocks are applied, one stack after the other, with the same weights, where a call
+            does not say otherwise.
         num_attention_heads: heads of every mixer.
         intermediate_size: width of the MLP inside; None is 8/3 of hidden_size.
         mixer: the mixer of all blocks, one of `ttcnet.nn.mixers.KINDS`, where `pattern` does not say.
-        interleave: "8:1" inserts 1 layer into the last of every 8 blocks; None inserts none.
+        interleave: "8:1" inserts 1 layer into the last of every 8 blocks; None inserts none. Blocks count in every
+            loop: with 1 block, "8:1" is every eighth loop.
         insert: which layer that is: "ttc", or a mixer in its place.
         pattern: the layers one by one instead; see `ttcnet.models.pattern`.
         mixer_options: options of mixers by kind, such as {"attention": {"qk_norm": True}}. What stands in TTC's place
@@ -39,10 +43,14 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
         max_position_embeddings: learned positions, where not causal.
         grid: where not causal, side of a square grid of boxes, such as 9 for Sudoku: row, column and box of a token are
             embedded beside its position. None embeds the position alone.
+        zero_init: start with what is inserted putting out zero.
+        supervision: where labels are given, what is judged: what comes out of every "block", of every "loop", or at the
+            "end" alone. None is every block for cells, and the end for a language model.
         ttc_heads: heads of a TTC layer; None is num_attention_heads.
         ttc_state_size: state size of a TTC head.
         ttc_action_size: its action size; None is the state size.
         ttc_rank: number of basis matrices.
+        ttc_context: what its problems are written from: "token", or "head" as in the paper's text.
         ttc_time_homogeneous: no time modulation (an ablation of the paper).
         horizon: steps that TTC layers look ahead, where a call does not say otherwise.
         dropout: share of each branch dropped in training before it is added.
@@ -58,6 +66,7 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
     vocab_size: int = 32000
     hidden_size: int = 1024
     num_hidden_layers: int = 16
+    loops: int = 1
     num_attention_heads: int = 16
     intermediate_size: int | None = None
     mixer: str = "attention"
@@ -68,10 +77,13 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
     causal: bool = True
     max_position_embeddings: int = 2048
     grid: int | None = None
+    zero_init: bool = False
+    supervision: str | None = None
     ttc_heads: int | None = None
     ttc_state_size: int = 16
     ttc_action_size: int | None = None
     ttc_rank: int = 16
+    ttc_context: str = "token"
     ttc_time_homogeneous: bool = False
     horizon: int = 8
     dropout: float = 0.0
@@ -95,10 +107,25 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
         super().__post_init__(**kwargs)
         check(self)
 
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """As in transformers. What was saved before TTC layers had a choice of context has the context "head"."""
+        if "ttc_context" not in config_dict and "ttc_rank" in config_dict:
+            names = [config_dict.get("interleave") and TTC, *(config_dict.get("pattern") or ())]
+            config_dict = config_dict | {"ttc_context": "head"}
+            if any(name and (name == TTC or name.startswith("+")) for name in names):
+                say_context_of_before("The configuration")
+        given, known = kwargs.get("ttc_context"), config_dict.get("ttc_context")
+        if None not in (given, known) and given != known:
+            remedy = "Leave it out, or build a new model from a TTCNetConfig."
+            fail("ttc_context", f"must be {known!r}, which the model was saved with", repr(given), remedy)
+        return super().from_dict(config_dict, **kwargs)
+
     @property
     def blocks(self) -> list[BlockPlan]:
         """What every block is made of."""
-        return blocks_of(self.pattern or interleaved(self.interleave, self.num_hidden_layers, self.mixer, self.insert))
+        layers = self.num_hidden_layers
+        return blocks_of(self.pattern or interleaved(self.interleave, layers, self.mixer, self.insert, self.loops))
 
     @classmethod
     def tiny(cls, **changes: Any) -> TTCNetConfig:
@@ -151,8 +178,21 @@ def check(config: TTCNetConfig) -> None:
     for field, known in (("mixer", KINDS), ("insert", (TTC, *KINDS))):
         if getattr(config, field) not in known:
             fail(field, f"must be one of {', '.join(known)}", repr(getattr(config, field)), "Use one of those.")
+    check_context(config.ttc_context)
+    if config.supervision not in (None, *SUPERVISION):
+        rule = f"must be one of {', '.join(SUPERVISION)}, or None"
+        fail("supervision", rule, repr(config.supervision), "Use one of those.")
+    _check_loops(config)
     _check_grid(config)
     _check_options(config)
+
+
+def _check_loops(config: TTCNetConfig) -> None:
+    for plan in config.blocks:
+        for name, every in zip(plan.names, (plan.every, *plan.each), strict=True):
+            if every > config.loops:
+                remedy = f"Pass loops={every} or more, or leave {name.partition('@')[0]} without a number."
+                fail("pattern", f"must name passes among the {config.loops} loops", repr(name), remedy)
 
 
 def _check_grid(config: TTCNetConfig) -> None:

@@ -26,8 +26,9 @@ def write_card(text: str, folder: str | os.PathLike[str]) -> None:
 
 def card(model: TTCNetPreTrainedModel) -> str:
     config, name = model.config, type(model).__name__
-    blocks = [" + ".join((plan.mixer, *plan.inserted)) for plan in config.blocks]
+    blocks = [" + ".join(plan.names) for plan in config.blocks]
     runs = ", ".join(f"{len(list(run))} x {kind}" for kind, run in groupby(blocks))
+    loops, knob = (f", applied {config.loops} times", ", and so is `loops`") if config.loops > 1 else ("", "")
     parameters = f"{sum(parameter.numel() for parameter in model.parameters()):,}"
     tasks = {"TTCNetForCausalLM": "text-generation", "TTCNetForCellClassification": "token-classification"}
     return f"""---
@@ -40,8 +41,8 @@ tags:
 
 # A TTC-Net
 
-{parameters} parameters, {config.num_hidden_layers} blocks of width {config.hidden_size} ({runs}). TTC layers plan
-{config.horizon} steps ahead unless a call says otherwise: `horizon` is free to change at test time.
+{parameters} parameters, {config.num_hidden_layers} blocks of width {config.hidden_size} ({runs}){loops}. TTC layers
+plan {config.horizon} steps ahead unless a call says otherwise: `horizon` is free to change at test time{knob}.
 
 ```python
 from ttcnet.models import {name}

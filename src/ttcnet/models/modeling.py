@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
-from ttcnet.errors import fail
+from ttcnet.errors import check_integer, fail
 
 from .blocks import Block
 from .cache import MixerCache
@@ -50,6 +51,7 @@ class TTCNetModel(TTCNetPreTrainedModel):
             blocks.append(Block(config, plan, first))
             first += 1 + len(plan.inserted)
         self.layers = nn.ModuleList(blocks)
+        self.mixers = first  # entries of the cache for every loop
         self.norm = nn.RMSNorm(width, eps=config.norm_eps)
         self.post_init()
 
@@ -62,6 +64,7 @@ class TTCNetModel(TTCNetPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         horizon: int | None = None,
+        loops: int | None = None,
         output_hidden_states: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
@@ -73,11 +76,13 @@ class TTCNetModel(TTCNetPreTrainedModel):
             past_key_values: the cache of an earlier call, whose tokens these follow.
             use_cache: return such a cache.
             horizon: steps that TTC layers look ahead; None is the configuration's.
-            output_hidden_states: also return what goes into the first block and comes out of every block.
+            loops: how many times the blocks are applied; None is the configuration's.
+            output_hidden_states: also return what goes into the first block and comes out of every block, in every
+                loop; a block that sits out a loop hands on what it got.
         """
         wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         states, cache = self.run(
-            input_ids, attention_mask, past_key_values, inputs_embeds, use_cache, horizon, every=bool(wanted), **kwargs
+            input_ids, attention_mask, past_key_values, inputs_embeds, use_cache, horizon, loops, bool(wanted), **kwargs
         )
         last = self.norm(states[-1])
         return BaseModelOutputWithPast(
@@ -94,11 +99,12 @@ class TTCNetModel(TTCNetPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         horizon: int | None = None,
+        loops: int | None = None,
         every: bool = False,
         **kwargs: Any,
     ) -> tuple[list[Any], MixerCache | None]:
-        """What comes out of the last block, before the norm (`every`: what goes in, and what comes out of each block),
-        and the cache."""
+        """What comes out of the last block, before the norm (`every`: what goes in, and what comes out of each block in
+        each loop), and the cache."""
         _refuse(kwargs)
         if (input_ids is None) == (inputs_embeds is None):
             fail("input_ids", "or inputs_embeds must be given, one of them", "both or none", "Pass input_ids alone.")
@@ -112,14 +118,28 @@ class TTCNetModel(TTCNetPreTrainedModel):
         past_key_values = self._cache(past_key_values, use_cache)
         mask = real_tokens(attention_mask, *x.shape[:2])
         horizon = self.config.horizon if horizon is None else horizon
+        loops = check_integer("loops", self.config.loops if loops is None else loops, 1, "Pass 1 to apply blocks once.")
+        if past_key_values is not None:
+            past_key_values.check_loops(loops)
         states: list[Any] = [x] if every else []
-        for block in self.layers:
-            x = block(x, mask=mask, horizon=horizon, past_key_values=past_key_values)
-            if every:
-                states.append(x)
+        for number in range(1, loops + 1):
+            start = 0 if past_key_values is None else (number - 1) * self.mixers
+            for block in self.layers:
+                if number % block.every == 0:
+                    at_work = tuple(number % each == 0 for each in block.each)
+                    x = block(
+                        x, mask=mask, horizon=horizon, past_key_values=past_key_values, start=start, at_work=at_work
+                    )
+                if every:
+                    states.append(x)
         if past_key_values is not None:
             past_key_values.seen += length
         return states or [x], past_key_values
+
+    def judged(self, states: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Those of the states, as `run` hands them out, that a loss is taken of."""
+        step = {"loop": len(self.layers), "end": len(states) - 1}.get(self.config.supervision, 1)
+        return states[step::step]
 
     def _cache(self, given: MixerCache | None, use_cache: bool | None) -> MixerCache | None:
         if given is not None and not isinstance(given, MixerCache):
@@ -192,12 +212,15 @@ class TTCNetForCausalLM(TTCNetPreTrainedModel, GenerationMixin):  # type: ignore
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         horizon: int | None = None,
+        loops: int | None = None,
         output_hidden_states: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Logits (batch, length, vocabulary), and the loss where `labels` are given: the tokens themselves, -100 where
         none is to be learned. See TTCNetModel for the other arguments."""
+        wanted = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
+        deep = labels is not None and self.config.supervision in ("block", "loop")
         outputs = self.model(
             input_ids,
             attention_mask=attention_mask,
@@ -205,7 +228,8 @@ class TTCNetForCausalLM(TTCNetPreTrainedModel, GenerationMixin):  # type: ignore
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
             horizon=horizon,
-            output_hidden_states=output_hidden_states,
+            loops=loops,
+            output_hidden_states=wanted or deep,
             **kwargs,
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
@@ -213,12 +237,15 @@ class TTCNetForCausalLM(TTCNetPreTrainedModel, GenerationMixin):  # type: ignore
         loss = None
         if labels is not None:
             items = kwargs.get("num_items_in_batch")
-            loss = self.loss_function(
-                logits=logits, labels=labels, vocab_size=self.config.vocab_size, num_items_in_batch=items
-            )
+            options = dict(labels=labels, vocab_size=self.config.vocab_size, num_items_in_batch=items)
+            loss = self.loss_function(logits=logits, **options)
+            if deep:
+                earlier = self.model.judged(outputs.hidden_states)[:-1]  # the last one is outputs.last_hidden_state
+                losses = [self.loss_function(logits=self.lm_head(self.model.norm(x)), **options) for x in earlier]
+                loss = torch.stack([*losses, loss]).mean()
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
             past_key_values=outputs.past_key_values,
-            hidden_states=outputs.hidden_states,
+            hidden_states=outputs.hidden_states if wanted else None,
         )

@@ -5,6 +5,13 @@ into the block before it, between mixer and MLP. "ttc" mixes no tokens, so it ne
 
     ["attention", "attention", "ttc"]     two blocks, a TTC layer in the second
     ["attention", "+gdn"]                 one block, with Gated DeltaNet in TTC's place
+
+Where blocks are applied in loops, "@8" behind a name means: in every eighth pass only, the last of each eight. A block
+whose mixer has it sits out the other passes as a whole.
+
+    ["attention", "ttc"]                  TTC in every pass
+    ["attention", "ttc@8"]                TTC in passes 8, 16, 24 ...
+    ["attention", "attention@8", "ttc"]   TTC in a block of its own, which follows every eighth pass of the first
 """
 
 from __future__ import annotations
@@ -17,27 +24,41 @@ from ttcnet.nn.mixers import KINDS
 
 
 class BlockPlan(NamedTuple):
-    """A block: its mixer, and what is inserted between it and the MLP."""
+    """A block: its mixer, and what is inserted between it and the MLP; every how many passes the block, and each
+    inserted layer, is at work."""
 
     mixer: str
     inserted: tuple[str, ...]
+    every: int = 1
+    each: tuple[int, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """As a pattern has them, without the plus."""
+        pairs = zip((self.mixer, *self.inserted), (self.every, *self.each), strict=True)
+        return tuple(kind if every == 1 else f"{kind}@{every}" for kind, every in pairs)
 
 
-def interleaved(interleave: str | None, blocks: int, mixer: str, insert: str = TTC) -> list[str]:
-    """The pattern of `blocks` blocks in which, as "8:1" says, the last of every 8 has 1 layer inserted."""
+def interleaved(interleave: str | None, blocks: int, mixer: str, insert: str = TTC, loops: int = 1) -> list[str]:
+    """The pattern of `blocks` blocks in which, as "8:1" says, the last of every 8 has 1 layer inserted. Blocks that are
+    applied in loops count each time: of 1 block, "8:1" inserts into every eighth pass."""
     if interleave is None:
         return [mixer] * blocks
     every, _, count = str(interleave).partition(":")
     remedy = "Pass blocks:layers, such as 8:1, 4:1, 16:1 or 16:2, or None for no such layer."
     if not (every.isdecimal() and count.isdecimal() and int(every) >= 1 and int(count) >= 1):
         fail("interleave", "must be two whole numbers of 1 or more, blocks:layers", repr(interleave), remedy)
-    if int(every) > blocks:
-        remedy = f"Pass num_hidden_layers={every} or more, or interleave='{blocks}:{count}'."
-        fail("interleave", f"must fit the model's {blocks} blocks", repr(interleave), remedy)
-    name = insert if insert == TTC else f"+{insert}"
+    step, passes = int(every), 1
+    if step > blocks:
+        if step > blocks * loops or step % blocks:
+            rule = f"must fit the model's {blocks} blocks" + (f", or be a multiple, up to {loops} times" * (loops > 1))
+            remedy = f"Pass num_hidden_layers={every} or more, or interleave='{blocks}:{count}'."
+            fail("interleave", rule, repr(interleave), remedy)
+        step, passes = blocks, step // blocks
+    name = (insert if insert == TTC else f"+{insert}") + (f"@{passes}" if passes > 1 else "")
     pattern = []
     for block in range(1, blocks + 1):
-        pattern += [mixer, *[name] * (int(count) if block % int(every) == 0 else 0)]
+        pattern += [mixer, *[name] * (int(count) if block % step == 0 else 0)]
     return pattern
 
 
@@ -46,15 +67,21 @@ def blocks_of(pattern: list[str]) -> list[BlockPlan]:
     known = f"{', '.join(KINDS)}, and inserted: {TTC}, {', '.join(f'+{kind}' for kind in KINDS)}"
     plans: list[BlockPlan] = []
     for name in pattern:
-        kind = name.removeprefix("+")
+        whole, _, number = name.partition("@")
+        kind = whole.removeprefix("+")
+        if "@" in name and not (number.isdecimal() and int(number) >= 1):
+            remedy = f"Write {whole}@8, say, for every eighth pass."
+            fail("pattern", "must have a whole number of 1 or more behind @", repr(name), remedy)
+        every = int(number or 1)
         if kind not in KINDS and kind != TTC:
             fail("pattern", "must be made of known layers", repr(name), f"Known are: {known}.")
-        if name == kind != TTC:
-            plans.append(BlockPlan(kind, ()))
+        if whole == kind != TTC:
+            plans.append(BlockPlan(kind, (), every))
         elif not plans:
             fail("pattern", "must start with a mixer that opens a block", repr(name), "Put 'attention' first, say.")
         else:
-            plans[-1] = BlockPlan(plans[-1].mixer, (*plans[-1].inserted, kind))
+            last = plans[-1]
+            plans[-1] = last._replace(inserted=(*last.inserted, kind), each=(*last.each, every))
     if not plans:
         fail("pattern", "must have a block", repr(pattern), "Pass ['attention'], say, or interleave='8:1'.")
     return plans

@@ -1,7 +1,9 @@
-"""Contextualisation: from the state of a token to the control problem that it plans.
+"""Contextualisation: from a token to the control problem that it plans.
 
-For every head, from its own state h0:  a, r_inv, the decays, and the coefficients of the terminal cost. For a token,
-from all its states:  the coefficients of B and Q, which its heads share. Matrices are combinations of learned bases,
+For every head:  a, r_inv, the decays, and the coefficients of the terminal cost. For a token, shared by its heads:  the
+coefficients of B and Q. Where they come from is the kind of the context. "token": all are linear in the token, as the
+state h0 is, so that the world and the state in it can differ. "head", the text of the paper: a head draws its own from
+its state h0 alone, and the token the shared ones from all its states. Matrices are combinations of learned bases,
 
     B = Σ_i c_i B_i        Q = Σ_i c_i C_i C_i' / √n        Qf likewise, over the bases of Q
 
@@ -16,6 +18,7 @@ bound plans over long horizons lose their digits, the more the fewer actions the
 from __future__ import annotations
 
 import math
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +33,7 @@ BASIS_STD = 0.25
 
 
 class Affine(nn.Module):
-    """Weight and bias of a linear map that `Context` computes itself, in float32.
+    """Weight and bias of a linear map that `HeadContext` computes itself, in float32.
 
     Not an nn.Linear: what quantises or serves models puts layers of its own in the place of those, and their weights
     are not for others to read.
@@ -43,7 +46,7 @@ class Affine(nn.Module):
 
 
 class Context(nn.Module):
-    """States (N, heads, n) to problems.
+    """What every kind of context has: the bases, and the way from numbers to problems.
 
     Args:
         heads: number of heads.
@@ -53,69 +56,119 @@ class Context(nn.Module):
         time_homogeneous: no decays: the problem is the same at every step.
     """
 
+    kind: ClassVar[str]
+    inputs: int  # how many numbers of a token it starts from: what the layer's projection has to put out
+    bias: nn.Parameter  # of what heads draw, first of all
+
     def __init__(self, heads: int, state_size: int, action_size: int, rank: int, time_homogeneous: bool) -> None:
         super().__init__()
         self.heads, self.rank, self.time_homogeneous = heads, rank, time_homogeneous
         n, m = self.sizes = state_size, action_size
-        # what a head draws from its state, in this order
+        # what a head draws, in this order
         self.parts = {"a": n, "r_inv": m, "Qf": rank}
         if not time_homogeneous:
             self.parts |= {"decay_A": 1, "decay_B": m, "decay_Q": n}
-        self.weight = nn.Parameter(torch.empty(heads, n, sum(self.parts.values())))
-        self.bias = nn.Parameter(torch.empty(heads, sum(self.parts.values())))
-        self.shared = Affine(heads * n, 2 * rank)  # coefficients of B and of Q
+        self.drawn = sum(self.parts.values())
         self.bases_B = nn.Parameter(torch.empty(rank, n, m))
         self.bases_C = nn.Parameter(torch.empty(rank, n, n))
-        self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        n, _ = self.sizes
-        nn.init.normal_(self.weight, std=n**-0.5)
+        """Draw all parameters anew."""
         nn.init.zeros_(self.bias)
         if not self.time_homogeneous:
             count = sum(size for name, size in self.parts.items() if name.startswith("decay"))
             rates = torch.empty(self.heads, count, device=self.bias.device).uniform_(*map(math.log, DECAYS)).exp()
             self._set_decays(rates + torch.log(-torch.expm1(-rates)))  # softplus of which are the rates
-        nn.init.normal_(self.shared.weight, std=(self.heads * n) ** -0.5)
-        nn.init.zeros_(self.shared.bias)
         nn.init.normal_(self.bases_B, std=BASIS_STD)
         nn.init.normal_(self.bases_C, std=BASIS_STD)
 
     @torch.no_grad()
     def _set_decays(self, values: Tensor) -> None:
         if not getattr(self.bias, "_is_hf_initialized", False):  # transformers' mark of a weight that was loaded
-            self.bias[:, -values.shape[1] :] = values.to(self.bias.dtype)
+            drawn = self.bias.view(-1)[: self.heads * self.drawn].view(self.heads, self.drawn)
+            drawn[:, -values.shape[1] :] = values.to(self.bias.dtype)
 
-    def forward(self, state: Tensor) -> ModulatedLQR:
-        n, m = self.sizes
-        dtype = working_dtype(state.dtype)
+    def forward(self, inputs: Tensor) -> ModulatedLQR:
+        """Problems from what the layer's projection puts out, (N, inputs)."""
         # in float32 whatever surrounds this: the planner has no digits to spare
-        with without_autocast(state.device):
-            h0 = state.to(dtype)
-            bias = self.bias.to(dtype).unsqueeze(1)
-            drawn = torch.baddbmm(bias, h0.transpose(0, 1), self.weight.to(dtype)).transpose(0, 1)
-            # tokens first in memory too, as the planner wants all that is made of it; and torch.compile, which keeps
-            # parts of it for the backward pass, then has no stride that depends on the number of tokens
-            drawn = drawn.contiguous()
-            own = dict(zip(self.parts, drawn.split(list(self.parts.values()), -1), strict=True))
-            of_B, of_Q = nn.functional.linear(
-                h0.flatten(1), self.shared.weight.to(dtype), self.shared.bias.to(dtype)
-            ).chunk(2, -1)
-            bases_C = self.bases_C.to(dtype)
-            bases_Q = (bases_C @ bases_C.mT / n**0.5).flatten(1)
-            B = (normalize(of_B, dim=-1) @ self.bases_B.to(dtype).flatten(1)).unflatten(-1, (n, m))
-            Q = (normalize(softplus(of_Q), dim=-1) @ bases_Q).unflatten(-1, (n, n))
-            Qf = (normalize(softplus(own["Qf"]), dim=-1) @ bases_Q).unflatten(-1, (n, n))
-            sizes = {"decay_A": 1, "decay_B": m, "decay_Q": n}
-            if self.time_homogeneous:
-                decays = {name: h0.new_zeros(*h0.shape[:2], size) for name, size in sizes.items()}
-                a = -torch.sigmoid(own["a"])
-            else:
-                decays = {name: softplus(own[name]) for name in sizes}
-                a = torch.tanh(own["a"])
-                a = torch.where(a > 0, (GROWTH * decays["decay_A"]).clamp_max(1) * a, a)
-            return ModulatedLQR(a=a, B=B, Q=Q, Qf=Qf, r_inv=softplus(own["r_inv"]), h0=h0, **decays)
+        with without_autocast(inputs.device):
+            return self._write(*self._draw(inputs.to(working_dtype(inputs.dtype))))
+
+    def _draw(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """States (N, heads, n), what heads draw (N, heads, drawn), and the coefficients of B and of Q (N, 2 rank)."""
+        raise NotImplementedError
+
+    def _write(self, h0: Tensor, drawn: Tensor, shared: Tensor) -> ModulatedLQR:
+        n, m = self.sizes
+        own = dict(zip(self.parts, drawn.split(list(self.parts.values()), -1), strict=True))
+        of_B, of_Q = shared.chunk(2, -1)
+        bases_B, bases_C = self.bases_B.to(h0.dtype), self.bases_C.to(h0.dtype)
+        bases_Q = (bases_C @ bases_C.mT / n**0.5).flatten(1)
+        B = (normalize(of_B, dim=-1) @ bases_B.flatten(1)).unflatten(-1, (n, m))
+        Q = (normalize(softplus(of_Q), dim=-1) @ bases_Q).unflatten(-1, (n, n))
+        Qf = (normalize(softplus(own["Qf"]), dim=-1) @ bases_Q).unflatten(-1, (n, n))
+        sizes = {"decay_A": 1, "decay_B": m, "decay_Q": n}
+        if self.time_homogeneous:
+            decays = {name: h0.new_zeros(*h0.shape[:2], size) for name, size in sizes.items()}
+            a = -torch.sigmoid(own["a"])
+        else:
+            decays = {name: softplus(own[name]) for name in sizes}
+            a = torch.tanh(own["a"])
+            a = torch.where(a > 0, (GROWTH * decays["decay_A"]).clamp_max(1) * a, a)
+        return ModulatedLQR(a=a, B=B, Q=Q, Qf=Qf, r_inv=softplus(own["r_inv"]), h0=h0, **decays)
 
     def extra_repr(self) -> str:
         n, m = self.sizes
         return f"heads={self.heads}, n={n}, m={m}, rank={self.rank}, time_homogeneous={self.time_homogeneous}"
+
+
+class TokenContext(Context):
+    """The layer's one projection of the token is all there is to it: states, what heads draw, shared coefficients."""
+
+    kind = "token"
+
+    def __init__(self, *sizes: Any) -> None:
+        super().__init__(*sizes)
+        self.widths = [self.heads * self.sizes[0], self.heads * self.drawn, 2 * self.rank]
+        self.inputs = sum(self.widths)
+        self.bias = nn.Parameter(torch.empty(sum(self.widths[1:])))
+        self.reset_parameters()
+
+    def _draw(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        bias = nn.functional.pad(self.bias.to(inputs.dtype), (self.widths[0], 0))
+        state, drawn, shared = (inputs + bias).split(self.widths, -1)
+        return state.unflatten(-1, (self.heads, -1)), drawn.unflatten(-1, (self.heads, -1)), shared
+
+
+class HeadContext(Context):
+    """The projection puts out states alone: a head draws its own from its state, and shared coefficients from all."""
+
+    kind = "head"
+
+    def __init__(self, *sizes: Any) -> None:
+        super().__init__(*sizes)
+        n, _ = self.sizes
+        self.inputs = self.heads * n
+        self.weight = nn.Parameter(torch.empty(self.heads, n, self.drawn))
+        self.bias = nn.Parameter(torch.empty(self.heads, self.drawn))
+        self.shared = Affine(self.heads * n, 2 * self.rank)  # coefficients of B and of Q
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=self.sizes[0] ** -0.5)
+        nn.init.normal_(self.shared.weight, std=self.inputs**-0.5)
+        nn.init.zeros_(self.shared.bias)
+        super().reset_parameters()
+
+    def _draw(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        state, dtype = inputs.unflatten(-1, (self.heads, -1)), inputs.dtype
+        bias = self.bias.to(dtype).unsqueeze(1)
+        drawn = torch.baddbmm(bias, state.transpose(0, 1), self.weight.to(dtype)).transpose(0, 1)
+        shared = nn.functional.linear(inputs, self.shared.weight.to(dtype), self.shared.bias.to(dtype))
+        # tokens first in memory too, as the planner wants all that is made of it; and torch.compile, which keeps
+        # parts of it for the backward pass, then has no stride that depends on the number of tokens
+        return state, drawn.contiguous(), shared
+
+
+CONTEXTS: dict[str, type[Context]] = {kind.kind: kind for kind in (TokenContext, HeadContext)}
+BASES = ("bases_B", "bases_C")  # the names of parameters that weight decay may leave alone

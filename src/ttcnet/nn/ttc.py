@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
 
 from ttcnet.errors import check_integer, fail
-from ttcnet.insertable import check_gain
+from ttcnet.insertable import check_context, check_gain, context_of
 from ttcnet.lqr import ModulatedLQR, Solution, plan, solve
 from ttcnet.lqr.checks import horizon as check_horizon
 from ttcnet.lqr.plan import NAMES
 
-from .context import Affine, Context
+from .context import CONTEXTS, Affine
 from .replay import Replays, as_built, may_replay
 
-# of the layer, and last of its context: what they are called, and what they are built as
+# parts of the layer: what they are called, and what they are built as
 PARTS: tuple[tuple[str, type[nn.Module]], ...] = (
     ("norm", nn.RMSNorm), ("project", nn.Linear), ("action_norm", nn.RMSNorm), ("out", nn.Linear),
-    ("context", Context), ("shared", Affine),
 )  # fmt: skip
 
 
 class TTCLayer(nn.Module):
     """Test-time control: every token writes down a small optimal-control problem and takes its first optimal action.
 
-        x + W_out norm(plan(context(W_in norm(x))))
+        x + W_out norm(plan(context(W norm(x))))
 
     It works on each token by itself: nothing crosses tokens, so caches, packing and padding need no care.
 
@@ -36,6 +35,8 @@ class TTCLayer(nn.Module):
         state_size: n, the size of a head's state.
         action_size: m, the size of a head's action; None means n.
         rank: number of basis matrices that B, and likewise Q, are combined from.
+        context: what a head's problem is written from: "token", the whole token, or "head", its own state alone, as the
+            paper's text has it.
         horizon: steps to look ahead, where a call does not say otherwise.
         dropout: share of what is added to x that is dropped in training.
         zero_init: start W_out at zero, so that the layer starts as the identity: for pretrained models.
@@ -64,6 +65,7 @@ class TTCLayer(nn.Module):
         state_size: int = 16,
         action_size: int | None = None,
         rank: int = 16,
+        context: str = "token",
         horizon: int = 8,
         dropout: float = 0.0,
         zero_init: bool = False,
@@ -78,6 +80,7 @@ class TTCLayer(nn.Module):
         for field, value in sizes.items():
             check_integer(field, value, 1, f"Pass a size, such as {field}=16.")
         self.width, self.heads, self.state_size, self.action_size = width, heads, state_size, action_size
+        self.context_kind = check_context(context)
         if backend not in NAMES:
             fail("backend", f"must be one of {', '.join(NAMES)}", repr(backend), "See `ttcnet env`.")
         if not eps > 0:
@@ -88,8 +91,8 @@ class TTCLayer(nn.Module):
         self.dropout, self.zero_init, self.action_gain = dropout, zero_init, check_gain(action_gain)
         self.eps, self.backend = eps, backend
         self.norm = nn.RMSNorm(width, eps=eps)
-        self.project = nn.Linear(width, heads * state_size, bias=False)
-        self.context = Context(heads, state_size, action_size, rank, time_homogeneous)
+        self.context = CONTEXTS[context](heads, state_size, action_size, rank, time_homogeneous)
+        self.project = nn.Linear(width, self.context.inputs, bias=False)
         self.action_norm = nn.RMSNorm(heads * action_size, eps=eps)
         self.out = nn.Linear(heads * action_size, width, bias=False)
         self._replays = Replays()
@@ -144,8 +147,7 @@ class TTCLayer(nn.Module):
 
     def problem(self, x: Tensor) -> ModulatedLQR:
         """The control problems that tokens x (..., width) plan: one a head, the tokens flattened to N."""
-        state = self.project(self.norm(x)).reshape(-1, self.heads, self.state_size)
-        return self.context(state)
+        return self.context(self.project(self.norm(x)).reshape(-1, self.context.inputs))
 
     def _steps(self, x: Tensor, horizon: int | None) -> int:
         if x.ndim == 0 or x.shape[-1] != self.width:
@@ -162,14 +164,23 @@ class TTCLayer(nn.Module):
         Every token asks: so it looks into the modules' dictionaries, which takes a third of the time of attributes.
         """
         found, parts = list[int](), self._modules
-        for name, kind in PARTS:
-            part = parts[name]
+        context = parts["context"]
+        built = [(parts[name], kind) for name, kind in PARTS]
+        built += [(context, CONTEXTS[self.context_kind]), *((part, Affine) for part in context._modules.values())]
+        for part, kind in built:
             if part is None or not as_built(part, kind):
                 return ()
             found += [weight.data_ptr() for weight in part._parameters.values() if weight is not None]
-            if kind is Context:
-                parts = part._modules
         return tuple(found)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        found = context_of(state_dict, prefix)
+        if found not in (None, self.context_kind):
+            remedy = f"Build the layer, or the model, with context {found!r}."
+            fail(
+                "context", f"must be {found!r}, which these weights were trained with", repr(self.context_kind), remedy
+            )
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _answer(self, x: Tensor, problem: ModulatedLQR, horizon: int) -> Tensor:
         action = plan(problem, horizon, self.backend, check=False).flatten(1)
@@ -179,4 +190,4 @@ class TTCLayer(nn.Module):
         return nn.functional.dropout(answer, self.dropout, self.training)
 
     def extra_repr(self) -> str:
-        return f"{self.width}, heads={self.heads}, horizon={self.horizon}"
+        return f"{self.width}, heads={self.heads}, context={self.context_kind!r}, horizon={self.horizon}"

@@ -21,7 +21,7 @@ def model(architecture="ttc"):
 
 def test_the_states_are_those_of_the_plan():
     net, boards = model(), generate(3, seed=0)
-    (states,), labels = planned_states(net, boards, (0, 2, 5))
+    ((states,),), labels = planned_states(net, boards, (0, 2, 5))
     blanks = int((boards.puzzles == 0).sum())
     assert states.shape == (blanks, 3, 2 * 16)
     assert labels.shape == (blanks,)

@@ -15,6 +15,7 @@ from ttcnet.options import Device, numbers, usable
 from ttcnet.records import check_output
 
 from .loading import load
+from .settings import ARCHITECTURES, TrainConfig
 from .watching import demo, play, solve
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Mode(StrEnum):
 def train_command(
     data: Data,
     out: Annotated[Path, typer.Option(help="Folder of the run. A run that is there already goes on.")],
-    architecture: Annotated[str, typer.Option(help="ttc, transformer, mamba, mamba2, gdn or samba.")] = "ttc",
+    architecture: Annotated[str, typer.Option(help=", ".join(ARCHITECTURES))] = "ttc",
     steps: Annotated[int, typer.Option(help="Batches to train on.")] = 20_000,
     batch: Annotated[int, typer.Option(help="Boards in a batch.")] = 16,
     lr: Annotated[float, typer.Option(help="Highest learning rate.")] = 5e-3,
@@ -52,20 +53,35 @@ def train_command(
     width: Annotated[int, typer.Option(help="Width of a cell.")] = 128,
     heads: Annotated[int, typer.Option(help="Heads, of attention and of TTC.")] = 4,
     ttc_heads: Annotated[int | None, typer.Option(help="Those of TTC, if not as many.")] = None,
+    loops: Annotated[int, typer.Option(help="Times that the blocks are applied.")] = 1,
+    interleave: Annotated[
+        str | None,
+        typer.Option(help="8:1 inserts a layer into the last of every 8 blocks, in every loop; 8:1 or fewer."),
+    ] = None,
+    supervision: Annotated[
+        str, typer.Option(help="A loss after every block, after every loop, or at the end.")
+    ] = "block",
+    context: Annotated[str, typer.Option(help="What TTC layers write their problems from: token or head.")] = "token",
+    zero_init: Annotated[bool, typer.Option("--zero-init", help="Inserted layers put out zero at first.")] = False,
+    inserted_lr: Annotated[float | None, typer.Option(help="--lr of inserted layers, if it is another.")] = None,
+    decay_bases: Annotated[bool, typer.Option(help="Weight decay on the bases of TTC layers too.")] = True,
+    mlp_width: Annotated[int | None, typer.Option(help="Inside the MLP of a block; 8/3 of the width.")] = None,
     seed: Annotated[int, typer.Option(help="Of weights, batches and dropout.")] = 0,
     save_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 1000,
+    minutes: Annotated[float | None, typer.Option(help="Save and stop after so many, to go on another time.")] = None,
     device: Device = "auto",
 ) -> None:
     """Train a model. Killed runs continue from their last checkpoint when the command is given again. On several GPUs:
     accelerate launch -m ttcnet.cli sudoku train ..."""
     from .data import read
-    from .settings import TrainConfig
 
     with complaints():
         config = TrainConfig(
             architecture, steps, batch, lr, final_lr,
             weight_decay=weight_decay, dropout=dropout, augmentation=augmentation, ema=ema, horizon=horizon,
-            layers=layers, width=width, heads=heads, seed=seed, ttc_heads=ttc_heads,
+            layers=layers, width=width, heads=heads, seed=seed, ttc_heads=ttc_heads, loops=loops, interleave=interleave,
+            supervision=supervision, context=context, zero_init=zero_init, inserted_lr=inserted_lr,
+            decay_bases=decay_bases, mlp_width=mlp_width,
         )  # fmt: skip
         boards = read(data)
         tell(f"{len(boards):,} boards. Loading torch ...")
@@ -80,17 +96,24 @@ def train_command(
         with Bar(disable=not first) as progress, _board(out if first else None) as writer:
             task = progress.add_task(architecture, total=steps)
 
+            done = 0
+
             def report(trainer: Trainer, news: dict[str, float]) -> None:
+                nonlocal done
+                done = trainer.step
                 text = f"{architecture}: loss {news['loss']:.3f}, {100 * news['cells']:.1f} % of cells"
                 progress.update(task, completed=trainer.step, description=text)
                 for name, value in news.items():
                     writer.add_scalar(name, value, trainer.step)
 
             every = 10 if place == "cpu" else 100
-            train(config, boards, out, place, every=every, save_every=save_every, report=report)
-            progress.update(task, completed=steps)
+            train(config, boards, out, place, every=every, save_every=save_every, minutes=minutes, report=report)
+            stopped = first and 0 < done < steps
+            progress.update(task, completed=done if stopped else steps)
         leave_job()
-    if first:
+    if stopped:
+        typer.echo(f"Stopped at step {done:,} of {steps:,}. Give the command again to go on.")
+    elif first:
         again = f"ttcnet sudoku eval {out / 'model'} --data FILE"
         typer.echo(f"Trained. The model is in {out / 'model'}; evaluate it with: {again}")
 
@@ -103,6 +126,10 @@ def eval_command(
     horizon: Annotated[
         list[str] | None, typer.Option(help="Steps to look ahead, or several: 0,4,8; the model's own if not given.")
     ] = None,
+    loops: Annotated[
+        list[str] | None,
+        typer.Option(help="Times to apply the blocks, or several: 8,32; the model's own if not given."),
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Boards to take from the file; all if not given.")] = None,
     out: Out = None,
     by_givens: Annotated[
@@ -111,10 +138,14 @@ def eval_command(
     device: Device = "auto",
 ) -> None:
     """Boards and cells that a model gets right, with 95 % intervals."""
+    from itertools import product
+
     from .data import read
 
     with complaints():
-        horizons = numbers("horizon", horizon) or (None,)
+        horizons, times = numbers("horizon", horizon) or (None,), numbers("loops", loops) or (None,)
+        if 0 in times:
+            fail("loops", "must be 1 or more", 0, "Pass 1 to apply the blocks once.")
         boards = read(data)[:limit]
         check_output("out", out)
         net = load(model, device)
@@ -129,17 +160,17 @@ def eval_command(
 
         results: list[dict[str, Any]] = []
         passes = {"single": 1, "multi": 81 - int(boards.givens.min())}
-        for steps in horizons:
-            for name in mode or MODES:
-                label = WORDS[name]
-                label += f", horizon {net.config.horizon if steps is None else steps}" if plans else ""
-                with watched(net, label, passes[name] * len(boards)):
-                    found = evaluate(net, boards, name, steps)
-                results.append(found.to_dict())
-                scores = found.scores
-                typer.echo(f"{label}: boards {scores.boards}, cells {scores.cells}, {found.seconds:.1f} s")
-                if by_givens:
-                    typer.echo(scores.table())
+        for count, steps, name in product(times, horizons, mode or MODES):
+            label = WORDS[name]
+            label += f", loops {net.config.loops if count is None else count}" if loops or net.config.loops > 1 else ""
+            label += f", horizon {net.config.horizon if steps is None else steps}" if plans else ""
+            with watched(net, label, passes[name] * len(boards)):
+                found = evaluate(net, boards, name, steps, count)
+            results.append(found.to_dict())
+            scores = found.scores
+            typer.echo(f"{label}: boards {scores.boards}, cells {scores.cells}, {found.seconds:.1f} s")
+            if by_givens:
+                typer.echo(scores.table())
         if out is not None:
             _write(out, model, {"data": data.name, "boards": len(boards), "results": results})
 
@@ -172,7 +203,8 @@ def probe_command(
         with watched(net, "planning", len(learnt) + len(held_out)):
             first = next(probes)
         for result in chain([first], probes):
-            typer.echo(f"TTC layer {result.layer + 1}, step {result.step}: {100 * result.cells:.1f} % of cells")
+            when = f", time {result.time + 1}" if net.config.loops > 1 else ""
+            typer.echo(f"TTC layer {result.layer + 1}{when}, step {result.step}: {100 * result.cells:.1f} % of cells")
             results.append(asdict(result))
         if out is not None:
             _write(out, model, {"fitted": len(learnt), "judged": len(held_out), "results": results})

@@ -32,28 +32,34 @@ def one_thread() -> Iterator[None]:
 
 
 @torch.inference_mode()
-def probabilities(model: TTCNetForCellClassification, puzzles: Tensor, horizon: int | None = None) -> Tensor:
+def probabilities(
+    model: TTCNetForCellClassification, puzzles: Tensor, horizon: int | None = None, loops: int | None = None
+) -> Tensor:
     """Of every digit in every cell, (boards, 81, 9), in float32."""
     parts = puzzles.to(model.device).split(BATCH.get(model.device.type, 1024))
     with one_thread() if len(puzzles) <= FEW else nullcontext():
-        logits = [model(part, horizon=horizon).logits for part in parts]
+        logits = [model(part, horizon=horizon, loops=loops).logits for part in parts]
     return torch.cat(logits).float().softmax(-1)
 
 
 @torch.inference_mode()
-def in_one_pass(model: TTCNetForCellClassification, puzzles: Tensor, horizon: int | None = None) -> Tensor:
+def in_one_pass(
+    model: TTCNetForCellClassification, puzzles: Tensor, horizon: int | None = None, loops: int | None = None
+) -> Tensor:
     """Boards (N, 81) with every blank filled at once."""
     puzzles = puzzles.to(model.device)
-    return torch.where(puzzles == 0, probabilities(model, puzzles, horizon).argmax(-1) + 1, puzzles)
+    return torch.where(puzzles == 0, probabilities(model, puzzles, horizon, loops).argmax(-1) + 1, puzzles)
 
 
 @torch.inference_mode()
-def cell_by_cell(model: TTCNetForCellClassification, puzzles: Tensor, horizon: int | None = None) -> Tensor:
+def cell_by_cell(
+    model: TTCNetForCellClassification, puzzles: Tensor, horizon: int | None = None, loops: int | None = None
+) -> Tensor:
     """Boards (N, 81) filled one cell a pass, the one that the model is surest of; all boards at the same time."""
     boards = puzzles.to(model.device).clone()
     everything = torch.arange(len(boards), device=boards.device)
     for _ in range(int((boards == 0).sum(1).max()) if len(boards) else 0):
-        confidence, digit = probabilities(model, boards, horizon).max(-1)
+        confidence, digit = probabilities(model, boards, horizon, loops).max(-1)
         blank = boards == 0
         cell = confidence.masked_fill(~blank, -1).argmax(-1)
         here = boards[everything, cell]
@@ -61,16 +67,19 @@ def cell_by_cell(model: TTCNetForCellClassification, puzzles: Tensor, horizon: i
     return boards
 
 
-def solve(model: TTCNetForCellClassification, puzzles: Sequence[Any], horizon: int | None = None) -> list[str]:
+def solve(
+    model: TTCNetForCellClassification, puzzles: Sequence[Any], horizon: int | None = None, loops: int | None = None
+) -> list[str]:
     """Puzzles filled in cell by cell, as strings of 81 digits.
 
     Args:
         puzzles: strings of 81 characters, 0 or . for blanks, or arrays of 81 digits, such as `generate(9).puzzles`.
         horizon: steps to look ahead; None is the model's own.
+        loops: how many times the blocks are applied; None is the model's own.
     """
     if isinstance(puzzles, str):
         fail("puzzles", "must be a list of puzzles", "one string", "Put the puzzle into a list.", TypeError)
     if len(puzzles) == 0:
         return []
     boards = torch.stack([torch.from_numpy(board(puzzle)) for puzzle in puzzles]).long()
-    return [format(filled) for filled in cell_by_cell(model, boards, horizon).cpu().numpy()]
+    return [format(filled) for filled in cell_by_cell(model, boards, horizon, loops).cpu().numpy()]

@@ -1,4 +1,4 @@
-"""How good a Sudoku model is: in one pass and cell by cell, at one horizon or several."""
+"""How good a Sudoku model is: in one pass and cell by cell, at one horizon or several, in few loops or many."""
 
 from __future__ import annotations
 
@@ -21,24 +21,32 @@ WORDS = {"single": "one pass", "multi": "cell by cell"}
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of one mode of decoding at one horizon (None: the model's own), and the seconds it took."""
+    """Scores of one mode of decoding at one horizon and number of loops (None: the model's own), and the seconds it
+    took."""
 
     mode: str
     horizon: int | None
     scores: Scores
     seconds: float
+    loops: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return {"mode": self.mode, "horizon": self.horizon, "seconds": self.seconds, **self.scores.to_dict()}
+        asked = {"mode": self.mode, "horizon": self.horizon, "loops": self.loops}
+        return asked | {"seconds": self.seconds, **self.scores.to_dict()}
 
 
 def evaluate(
-    model: TTCNetForCellClassification, boards: Boards, mode: str = "single", horizon: int | None = None
+    model: TTCNetForCellClassification,
+    boards: Boards,
+    mode: str = "single",
+    horizon: int | None = None,
+    loops: int | None = None,
 ) -> Evaluation:
     """Decode all boards and compare. On a GPU in bfloat16, as in training."""
     check_blanks(boards.puzzles)
     puzzles = torch.from_numpy(boards.puzzles).long()
     begin = time.perf_counter()
     with torch.autocast(model.device.type, torch.bfloat16, model.device.type == "cuda"):
-        filled = MODES[mode](model, puzzles, horizon).cpu().numpy()
-    return Evaluation(mode, horizon, score(filled, boards.puzzles, boards.solutions), time.perf_counter() - begin)
+        filled = MODES[mode](model, puzzles, horizon, loops).cpu().numpy()
+    scores = score(filled, boards.puzzles, boards.solutions)
+    return Evaluation(mode, horizon, scores, time.perf_counter() - begin, loops)

@@ -1,5 +1,5 @@
 """Do plans lead somewhere? Linear probes: how much of the solution can be read off the states that a TTC layer means to
-pass through, step by step of its plan."""
+pass through, step by step of its plan, and loop by loop."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ STEPS = (0, 2, 4, 8)
 
 @dataclass(frozen=True)
 class Probe:
-    """The share of masked cells that a linear probe gets right at a step of the plan, by layer and step."""
+    """The share of masked cells that a linear probe gets right at a step of the plan, by layer, by the time that the
+    layer is at work (0 for the first, more where blocks are applied in loops), and by step."""
 
     layer: int
+    time: int
     step: int
     cells: float
 
@@ -39,8 +41,8 @@ def probe(
     steps: tuple[int, ...] = STEPS,
     iterations: int = 300,
 ) -> Iterator[Probe]:
-    """Fit a probe for every TTC layer and every planning step on `train`, and judge it on `test`; one after the other,
-    as they are asked for."""
+    """Fit a probe for every TTC layer, every loop and every planning step on `train`, and judge it on `test`; one after
+    the other, as they are asked for."""
     layers = [module for module in model.modules() if isinstance(module, TTCLayer)]
     if not layers:
         fail("model", "must have a TTC layer", model.config.mixer, "Probe a model of the architecture ttc.")
@@ -51,38 +53,42 @@ def probe(
         check_blanks(boards.puzzles)
     learnt, held_out = planned_states(model, train, steps), planned_states(model, test, steps)
     for layer in range(len(layers)):
-        for place, step in enumerate(steps):
-            fitted, judged = ((states[layer][:, place], labels) for states, labels in (learnt, held_out))
-            yield Probe(layer, step, _accuracy(fitted, judged, iterations))
+        for when in range(len(learnt[0][layer])):
+            for place, step in enumerate(steps):
+                fitted, judged = ((states[layer][when][:, place], labels) for states, labels in (learnt, held_out))
+                yield Probe(layer, when, step, _accuracy(fitted, judged, iterations))
 
 
 @torch.no_grad()
 def planned_states(
     model: TTCNetForCellClassification, boards: Boards, steps: tuple[int, ...]
-) -> tuple[list[Tensor], Tensor]:
-    """For every TTC layer, the states of all masked cells at the given planning steps, (cells, steps, heads * n), and
-    the labels of those cells, (cells,)."""
+) -> tuple[list[list[Tensor]], Tensor]:
+    """For every TTC layer and every time that it is at work, the states of all masked cells at the given planning
+    steps, (cells, steps, heads * n); and the labels of those cells, (cells,)."""
     puzzles = torch.from_numpy(boards.puzzles).long().to(model.device)
     solutions = torch.from_numpy(boards.solutions).long().to(model.device)
     layers = [module for module in model.modules() if isinstance(module, TTCLayer)]
-    found: list[list[Tensor]] = [[] for _ in layers]
+    found: list[list[list[Tensor]]] = [[] for _ in layers]  # by layer, part of the boards, time
     place = {id(layer): k for k, layer in enumerate(layers)}
 
     def keep(layer: nn.Module, inputs: tuple[Tensor, ...], _: Tensor) -> None:
         assert isinstance(layer, TTCLayer)
         _, solution = TTCLayer.forward(layer, inputs[0], max(*steps, 1), return_plan=True)
         states = solution.h[..., list(steps), :].transpose(-2, -3).flatten(-2)  # (boards, 81, steps, heads * n)
-        found[place[id(layer)]].append(states[blank].cpu())
+        found[place[id(layer)]][-1].append(states[blank].cpu())
 
     hooks = [layer.register_forward_hook(keep) for layer in layers]
     try:
         for part in puzzles.split(256):
             blank = part == 0
+            for parts in found:
+                parts.append([])
             model(part)
     finally:
         for hook in hooks:
             hook.remove()
-    return [torch.cat(parts).float() for parts in found], (solutions[puzzles == 0] - 1).cpu()
+    states = [[torch.cat(parts).float() for parts in zip(*times, strict=True)] for times in found]
+    return states, (solutions[puzzles == 0] - 1).cpu()
 
 
 def _accuracy(learnt: tuple[Tensor, Tensor], held_out: tuple[Tensor, Tensor], iterations: int) -> float:

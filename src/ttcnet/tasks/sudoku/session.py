@@ -28,11 +28,13 @@ class Move:
     confidence: float
 
 
-def moves(model: TTCNetForCellClassification, puzzle: Board, horizon: int | None = None) -> Iterator[Move]:
+def moves(
+    model: TTCNetForCellClassification, puzzle: Board, horizon: int | None = None, loops: int | None = None
+) -> Iterator[Move]:
     """Fill a puzzle, the surest cell first, one pass of the model a cell."""
     board = torch.from_numpy(puzzle.astype(np.int64))
     while (board == 0).any():
-        confidence, digit = probabilities(model, board[None], horizon)[0].cpu().max(-1)
+        confidence, digit = probabilities(model, board[None], horizon, loops)[0].cpu().max(-1)
         cell = int(confidence.masked_fill(board > 0, -1).argmax())
         board[cell] = digit[cell] + 1
         yield Move(cell, int(board[cell]), float(confidence[cell]))
@@ -41,19 +43,19 @@ def moves(model: TTCNetForCellClassification, puzzle: Board, horizon: int | None
 @one_thread()
 @torch.inference_mode()
 def plan_values(model: TTCNetForCellClassification, puzzle: Board, horizons: Sequence[int]) -> NDArray[np.float64]:
-    """What the plans of the TTC layers are worth at each horizon, (layers, horizons): minus their cost, the mean over
-    the blank cells and the heads."""
+    """What the plans of the TTC layers are worth at each horizon, (layers, horizons), a row for each loop that a layer
+    is at work in: minus their cost, the mean over the blank cells and the heads."""
     blank = torch.from_numpy(puzzle == 0)
-    inputs: list[torch.Tensor] = []
+    inputs: list[tuple[TTCLayer, torch.Tensor]] = []
     layers = [module for module in model.modules() if isinstance(module, TTCLayer)]
-    hooks = [layer.register_forward_pre_hook(lambda _, given: inputs.append(given[0])) for layer in layers]
+    hooks = [layer.register_forward_pre_hook(lambda self, given: inputs.append((self, given[0]))) for layer in layers]
     try:
         model(torch.from_numpy(puzzle.astype(np.int64))[None].to(model.device))
     finally:
         for hook in hooks:
             hook.remove()
     values = []
-    for layer, x in zip(layers, inputs, strict=True):
+    for layer, x in inputs:
         tokens = x[0][blank.to(x.device)]
         costs = [layer(tokens, T, return_plan=True)[1].cost.mean().item() for T in horizons] if len(tokens) else []
         values.append([-cost for cost in costs])

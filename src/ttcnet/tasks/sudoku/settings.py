@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ttcnet.errors import fail
+from ttcnet.insertable import SUPERVISION, check_context
 
 if TYPE_CHECKING:
     from ttcnet.models import TTCNetConfig
@@ -15,12 +16,14 @@ ATTENTION = {"attention": {"qk_norm": True}}
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "ttc": dict(mixer="attention", interleave="8:1", mixer_options=ATTENTION),
     "transformer": dict(mixer="attention", interleave=None, mixer_options=ATTENTION),
+    "mlp": dict(mixer="attention", interleave="8:1", insert="mlp", mixer_options=ATTENTION),
     "mamba": dict(mixer="mamba", interleave=None),
     "mamba2": dict(mixer="mamba2", interleave=None),
     "gdn": dict(mixer="gdn", interleave=None),
     "samba": dict(mixer="samba", interleave=None, mixer_options={"samba": {"window": 27, "qk_norm": True}}),
 }
 AUGMENTATIONS = ("none", "relabel", "relabel+reveal", "all+reveal")
+BEFORE = {"loops": 1, "supervision": "block", "context": "head", "zero_init": False, "decay_bases": True}  # of old runs
 LARGEST_SEED = 2**32 - 1
 
 
@@ -29,13 +32,22 @@ class TrainConfig:
     """A run. Sizes, batch and learning rates are the paper's.
 
     Args:
-        architecture: one of ARCHITECTURES.
+        architecture: one of ARCHITECTURES; "mlp" has an MLP of as many parameters in TTC's place.
         steps: number of batches.
         augmentation: see `Feed`; "none" is the paper's setting.
         ema: the share of the running average of the weights that is kept at each step; 0 for none. The average is what
             is saved as the model.
         heads: of attention, and of TTC layers.
         ttc_heads: of TTC layers, if not as many.
+        loops: how many times the blocks are applied.
+        interleave: "8:1" inserts a layer into the last of every 8 blocks, counted in every loop; None is that, or the
+            last of all if they are fewer.
+        supervision: what a loss is taken of: what comes out of every "block", of every "loop", or at the "end" alone.
+        context: of TTC layers: "token" or "head".
+        zero_init: start with what is inserted putting out zero.
+        inserted_lr: the highest learning rate of what is inserted; None is `lr`. It falls in proportion.
+        decay_bases: weight decay on the bases of TTC layers too.
+        mlp_width: inside the MLP of a block; None is 8/3 of the width.
     """
 
     architecture: str = "ttc"
@@ -55,6 +67,14 @@ class TrainConfig:
     heads: int = 4
     seed: int = 0
     ttc_heads: int | None = None
+    loops: int = 1
+    interleave: str | None = None
+    supervision: str = "block"
+    context: str = "token"
+    zero_init: bool = False
+    inserted_lr: float | None = None
+    decay_bases: bool = True
+    mlp_width: int | None = None
 
     def __post_init__(self) -> None:
         if self.architecture not in ARCHITECTURES:
@@ -63,14 +83,19 @@ class TrainConfig:
         if self.augmentation not in AUGMENTATIONS:
             rule = f"must be one of {', '.join(AUGMENTATIONS)}"
             fail("augmentation", rule, repr(self.augmentation), "Use one of those.")
-        for field in ("steps", "batch", "layers", "width", "heads", "ttc_heads"):
+        for field in ("steps", "batch", "layers", "width", "heads", "ttc_heads", "loops", "mlp_width"):
             if getattr(self, field) is not None and getattr(self, field) < 1:
                 fail(field, "must be 1 or more", getattr(self, field), "Pass a larger number.")
-        if self.ttc_heads is not None and ARCHITECTURES[self.architecture]["interleave"] is None:
-            rule = f"must be left out for {self.architecture}, which has no TTC layers"
-            fail("ttc_heads", rule, self.ttc_heads, 'Leave it out, or pass architecture="ttc".')
-        for field in ("lr", "final_lr", "weight_decay"):
-            if not 0 <= getattr(self, field) < math.inf:
+        for field in ("ttc_heads", "interleave", "inserted_lr"):
+            if getattr(self, field) is not None and ARCHITECTURES[self.architecture]["interleave"] is None:
+                rule = f"must be left out for {self.architecture}, which has no TTC layers"
+                fail(field, rule, getattr(self, field), 'Leave it out, or pass architecture="ttc".')
+        if self.supervision not in SUPERVISION:
+            rule = f"must be one of {', '.join(SUPERVISION)}"
+            fail("supervision", rule, repr(self.supervision), "Use one of those.")
+        check_context(self.context)
+        for field in ("lr", "final_lr", "weight_decay", "inserted_lr"):
+            if getattr(self, field) is not None and not 0 <= getattr(self, field) < math.inf:
                 fail(field, "must be 0 or more and finite", getattr(self, field), "Pass 0.001, for example.")
         if not 0 <= self.seed <= LARGEST_SEED:
             fail("seed", f"must be between 0 and {LARGEST_SEED}", self.seed, "Pass such a number.")
@@ -82,12 +107,17 @@ class TrainConfig:
 
         options = dict(ARCHITECTURES[self.architecture])
         if options["interleave"] is not None:
-            options["interleave"] = f"{min(8, self.layers)}:1"
+            options["interleave"] = self.interleave or f"{min(8, self.layers * self.loops)}:1"
         return TTCNetConfig.sudoku(
             num_hidden_layers=self.layers,
             hidden_size=self.width,
             num_attention_heads=self.heads,
+            intermediate_size=self.mlp_width,
+            loops=self.loops,
+            supervision=self.supervision,
             ttc_heads=self.ttc_heads,
+            ttc_context=self.context,
+            zero_init=self.zero_init,
             horizon=self.horizon,
             dropout=self.dropout,
             **options,

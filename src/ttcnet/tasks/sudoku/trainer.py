@@ -15,12 +15,13 @@ from torch.nn.utils import clip_grad_norm_
 from ttcnet.errors import fail
 from ttcnet.files import digest
 from ttcnet.models import TTCNetForCellClassification
+from ttcnet.nn.context import BASES
 from ttcnet.train import checkpoint
 from ttcnet.train.schedule import UNDECAYED, warm_up_and_cosine
 
 from .data import Boards
 from .feed import Feed, mixed
-from .settings import TrainConfig
+from .settings import BEFORE, TrainConfig
 
 
 class Trainer:
@@ -45,11 +46,10 @@ class Trainer:
             remedy = "Pass a multiple, or start fewer processes."
             fail("batch", f"must be a multiple of the {self.world} processes", config.batch, remedy)
         on_gpu = self.device.type == "cuda" and self.world == 1
-        self.lr = torch.zeros((), device=self.device)
-        decayed, others = _split(self.model)
-        groups = [dict(params=decayed, weight_decay=config.weight_decay), dict(params=others, weight_decay=0.0)]
-        rate: Any = self.lr if on_gpu else 0.0
-        self.optimizer = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95), fused=on_gpu, capturable=on_gpu)
+        groups = _groups(self.model, config)
+        for group in groups:  # a captured step reads its rate from memory
+            group["lr"] = torch.zeros((), device=self.device) if on_gpu else 0.0
+        self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=on_gpu, capturable=on_gpu)
         self.feed = Feed(boards, config.batch, config.seed, config.augmentation, self.device)
         self.step = 0
         self.puzzles, self.labels = (x.clone() for x in self.feed.at(0))
@@ -66,7 +66,7 @@ class Trainer:
         puzzles, labels = self.feed.at(self.step)
         if self._stream is None:
             for group in self.optimizer.param_groups:
-                group["lr"] = rate
+                group["lr"] = rate * group["share"]
             if self.world > 1:  # dropout of each process' own: the checkpoint has that of the first alone
                 torch.manual_seed(mixed(config.seed, self.step * self.world + self.rank, 0))
             share = slice(self.rank, None, self.world)
@@ -76,7 +76,8 @@ class Trainer:
             for batch in (puzzles, labels):
                 batch.record_stream(self._stream)  # their memory stays theirs until this stream has read them
             with torch.cuda.stream(self._stream):
-                self.lr.fill_(rate)
+                for group in self.optimizer.param_groups:
+                    group["lr"].fill_(rate * group["share"])
                 self.puzzles.copy_(puzzles)
                 self.labels.copy_(labels)
                 self._replay()
@@ -148,7 +149,7 @@ class Trainer:
 
     def load(self, path: Path) -> None:
         tensors, facts = checkpoint.load(path)
-        then, now = facts["config"], asdict(self.config)
+        then, now = BEFORE | facts["config"], asdict(self.config)
         if changed := {k: (then.get(k), now.get(k)) for k in then | now if then.get(k) != now.get(k)}:
             remedy = "Resume with the configuration that the run was started with, or choose another folder."
             fail("config", f"must be that of the checkpoint {path}", f"(then, now): {changed}", remedy)
@@ -178,11 +179,14 @@ class Trainer:
         return model.eval()
 
 
-def _split(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Weights that decay, and others: norms, biases, embeddings, rates and whatever is one-dimensional."""
-    decayed: list[nn.Parameter] = []
-    others: list[nn.Parameter] = []
+def _groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
+    """Weights by what is done to them. Some do not decay: norms, biases, embeddings, rates, whatever has one dimension,
+    and bases if they are not to. What is inserted may have a learning rate of its own, a share of that of the rest."""
+    spared = ("bias", *UNDECAYED, *(() if config.decay_bases else BASES))
+    own = 1.0 if config.inserted_lr is None or not config.lr else config.inserted_lr / config.lr
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
-        plain = parameter.ndim < 2 or "embed" in name or name.rpartition(".")[2] in ("bias", *UNDECAYED)
-        (others if plain else decayed).append(parameter)
-    return decayed, others
+        plain = parameter.ndim < 2 or "embed" in name or name.rpartition(".")[2] in spared
+        what = 0.0 if plain else config.weight_decay, own if ".inserted." in name else 1.0
+        groups.setdefault(what, []).append(parameter)
+    return [dict(params=params, weight_decay=decay, share=share) for (decay, share), params in groups.items()]

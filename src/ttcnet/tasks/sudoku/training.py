@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -31,10 +32,12 @@ def train(
     *,
     every: int = 100,
     save_every: int = 1000,
+    minutes: float | None = None,
     report: Report | None = None,
 ) -> TTCNetForCellClassification:
     """Train, or go on where a killed run stopped: the result is the same. The folder gets config.json, log.jsonl,
-    checkpoint.safetensors, and model/ at the end."""
+    checkpoint.safetensors, and model/ at the end. After `minutes` it saves and stops, to go on another time."""
+    begin = time.monotonic()
     if out.exists() and not out.is_dir():
         fail("out", "must be a folder", f"{out}, a file", "Choose another place.", NotADirectoryError)
     out.mkdir(parents=True, exist_ok=True)
@@ -61,6 +64,9 @@ def train(
                 file.write(json.dumps({"step": trainer.step} | news) + "\n")
             if report is not None:
                 report(trainer, news)
+            if minutes is not None and time.monotonic() - begin > 60 * minutes and not last:
+                trainer.save(kept)
+                return trainer.trained_model()
         if trainer.step % save_every == 0 or last:
             trainer.save(kept)
     model = trainer.trained_model()

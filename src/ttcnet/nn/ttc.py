@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,9 @@ class TTCLayer(nn.Module):
         time_homogeneous: let the problem be the same at every step of the horizon (an ablation of the paper).
         eps: of the norms.
         backend: of `ttcnet.lqr.plan`.
+        device: of the parameters; None is torch's default. On "meta" they take no memory: `layer.to_empty(device=...)`,
+            then `layer.reset_parameters()`.
+        dtype: of the parameters; None is torch's default. Problems are planned in float32 or float64 whatever it is.
 
     Examples:
         >>> import torch
@@ -71,6 +74,8 @@ class TTCLayer(nn.Module):
         time_homogeneous: bool = False,
         eps: float = 1e-6,
         backend: str = "auto",
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         action_size = state_size if action_size is None else action_size
@@ -87,11 +92,12 @@ class TTCLayer(nn.Module):
             fail("dropout", "must lie in [0, 1)", dropout, "Pass the share to drop, such as 0.1.")
         self.dropout, self.zero_init, self.action_gain = dropout, zero_init, check_gain(action_gain)
         self.eps, self.backend = eps, backend
-        self.norm = nn.RMSNorm(width, eps=eps)
-        self.project = nn.Linear(width, heads * state_size, bias=False)
-        self.context = Context(heads, state_size, action_size, rank, time_homogeneous)
-        self.action_norm = nn.RMSNorm(heads * action_size, eps=eps)
-        self.out = nn.Linear(heads * action_size, width, bias=False)
+        where: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.norm = nn.RMSNorm(width, eps=eps, **where)
+        self.project = nn.Linear(width, heads * state_size, bias=False, **where)
+        self.context = Context(heads, state_size, action_size, rank, time_homogeneous, **where)
+        self.action_norm = nn.RMSNorm(heads * action_size, eps=eps, **where)
+        self.out = nn.Linear(heads * action_size, width, bias=False, **where)
         self._replays = Replays()
         self.reset_parameters()
 

@@ -11,6 +11,7 @@ from ttcnet.errors import check_integer, fail
 from ttcnet.insertable import check_gain
 from ttcnet.lqr import ModulatedLQR, Solution, plan, solve
 from ttcnet.lqr.checks import horizon as check_horizon
+from ttcnet.lqr.checks import not_traced
 from ttcnet.lqr.plan import NAMES
 
 from .context import Affine, Context
@@ -154,6 +155,7 @@ class TTCLayer(nn.Module):
         return self.context(state)
 
     def _steps(self, x: Tensor, horizon: int | None) -> int:
+        not_traced()
         if x.ndim == 0 or x.shape[-1] != self.width:
             remedy = "Build the layer with the width of its tokens."
             fail("x", f"must have shape (..., {self.width})", tuple(x.shape), remedy)

@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ttcnet.errors import complaints
+from ttcnet.locking import owned
 from ttcnet.options import usable
 from ttcnet.records import cut_log, write_json
 from ttcnet.tasks.sudoku.settings import ARCHITECTURES, TrainConfig
@@ -72,12 +74,15 @@ def main(
     with complaints():
         configs = runs(setting, steps, only)
         boards, judges = read(train), read(test)
-        trainers = _start(configs, boards, out, usable(device))
-        if _train(trainers, out, deadline):
-            for name, trainer in trainers.items():
-                _judge(name, trainer, judges, out)
-        else:
-            typer.echo("Stopped for the time being. The same command goes on.")
+        with ExitStack() as locks:
+            for name in configs:
+                locks.enter_context(owned(out / name))
+            trainers = _start(configs, boards, out, usable(device))
+            if _train(trainers, out, deadline):
+                for name, trainer in trainers.items():
+                    _judge(name, trainer, judges, out)
+            else:
+                typer.echo("Stopped for the time being. The same command goes on.")
 
 
 def _start(configs: dict[str, TrainConfig], boards: Boards, out: Path, device: str) -> dict[str, Trainer]:

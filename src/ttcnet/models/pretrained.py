@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ttcnet.nn import Inserted, TTCLayer
 from ttcnet.nn.mixers import Mixer
+from ttcnet.writing import open_up
 
 from .hub import HUB_OPTIONS, upload, write_card
 
@@ -61,6 +62,8 @@ class Conventions:
             save_directory, is_main_process=is_main_process, state_dict=state_dict, **kwargs
         )
         if is_main_process and Path(save_directory).is_dir():
+            for path in Path(save_directory).glob("*.safetensors"):
+                open_up(path)  # safetensors keeps what it writes from others
             write_card(self.card(), save_directory)
         if is_main_process and push_to_hub:
             upload(save_directory, **{"repo_id": Path(save_directory).name} | hub)

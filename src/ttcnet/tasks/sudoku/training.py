@@ -14,8 +14,10 @@ import torch
 import torch.distributed as dist
 
 from ttcnet.errors import fail
+from ttcnet.locking import owned
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.records import cut_log, write_json
+from ttcnet.writing import put, temporary
 
 from .data import Boards
 from .settings import TrainConfig
@@ -40,7 +42,19 @@ def train(
     begin = time.monotonic()
     if out.exists() and not out.is_dir():
         fail("out", "must be a folder", f"{out}, a file", "Choose another place.", NotADirectoryError)
-    out.mkdir(parents=True, exist_ok=True)
+    with owned(out):
+        return _train(config, boards, out, device, every, save_every, report)
+
+
+def _train(
+    config: TrainConfig,
+    boards: Boards,
+    out: Path,
+    device: torch.device | str,
+    every: int,
+    save_every: int,
+    report: Report | None,
+) -> TTCNetForCellClassification:
     trainer = Trainer(config, boards, device)
     kept = out / "checkpoint.safetensors"
     if kept.exists():
@@ -70,7 +84,9 @@ def train(
         if trainer.step % save_every == 0 or last:
             trainer.save(kept)
     model = trainer.trained_model()
-    model.save_pretrained(out / "model")
+    new = temporary(out / "model")
+    model.save_pretrained(new)
+    put(new, out / "model")
     return model
 
 

@@ -39,11 +39,11 @@ def train(
 ) -> TTCNetForCellClassification:
     """Train, or go on where a killed run stopped: the result is the same. The folder gets config.json, log.jsonl,
     checkpoint.safetensors, and model/ at the end. After `minutes` it saves and stops, to go on another time."""
-    begin = time.monotonic()
+    deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
     if out.exists() and not out.is_dir():
         fail("out", "must be a folder", f"{out}, a file", "Choose another place.", NotADirectoryError)
     with owned(out):
-        return _train(config, boards, out, device, every, save_every, report)
+        return _train(config, boards, out, device, every, save_every, deadline, report)
 
 
 def _train(
@@ -53,6 +53,7 @@ def _train(
     device: torch.device | str,
     every: int,
     save_every: int,
+    deadline: float,
     report: Report | None,
 ) -> TTCNetForCellClassification:
     trainer = Trainer(config, boards, device)
@@ -78,7 +79,7 @@ def _train(
                 file.write(json.dumps({"step": trainer.step} | news) + "\n")
             if report is not None:
                 report(trainer, news)
-            if minutes is not None and time.monotonic() - begin > 60 * minutes and not last:
+            if time.monotonic() > deadline and not last:
                 trainer.save(kept)
                 return trainer.trained_model()
         if trainer.step % save_every == 0 or last:

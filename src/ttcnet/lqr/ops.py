@@ -25,6 +25,7 @@ from torch.nn import Parameter
 from .adjoint import refuse_second_derivatives
 from .arithmetic import working_dtype
 from .problem import Family, ModulatedLQR
+from .steps import wide_dtype
 
 BACKENDS = {
     "reference": "recursion",
@@ -78,7 +79,8 @@ def _plan_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
     family = Family(*tensors)
     shape = _module(backend).checkpoints(family, horizon) if keep else (0,)
     u = torch.empty(family.r_inv.shape, dtype=family.a.dtype, device=family.a.device)
-    return u, u.new_empty(shape, dtype=working_dtype(family.a.dtype))
+    dtype = wide_dtype(u.dtype, u.device) if backend == "reference" else working_dtype(u.dtype)
+    return u, u.new_empty(shape, dtype=dtype)
 
 
 def _plan_backward(*arguments: Any) -> list[Tensor]:

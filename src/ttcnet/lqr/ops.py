@@ -50,6 +50,10 @@ class Backend(Protocol):
 def plan(family: ModulatedLQR, horizon: int, backend: str) -> Tensor:
     """The first actions, differentiable once. `backend` is one of BACKENDS, and the horizon at least 1."""
     tensors = [getattr(family, name) for name in FIELDS]
+    if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
+        from .traceable import first_actions
+
+        return first_actions(_family(tensors), horizon).to(tensors[0].dtype)
     if torch.compiler.is_exporting():  # the number of check-points would tie the graph to horizons near this one
         return torch.ops.ttcnet.plan(*tensors, horizon, False, backend)[0]
     if transformed():

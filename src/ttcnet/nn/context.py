@@ -16,6 +16,7 @@ bound plans over long horizons lose their digits, the more the fewer actions the
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,10 +37,10 @@ class Affine(nn.Module):
     are not for others to read.
     """
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, inputs: int, outputs: int, **where: Any) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(outputs, inputs))
-        self.bias = nn.Parameter(torch.empty(outputs))
+        self.weight = nn.Parameter(torch.empty(outputs, inputs, **where))
+        self.bias = nn.Parameter(torch.empty(outputs, **where))
 
 
 class Context(nn.Module):
@@ -51,9 +52,12 @@ class Context(nn.Module):
         action_size: m, the size of a head's action.
         rank: number of basis matrices of B and of Q.
         time_homogeneous: no decays: the problem is the same at every step.
+        where: device and dtype of the parameters, as torch takes them.
     """
 
-    def __init__(self, heads: int, state_size: int, action_size: int, rank: int, time_homogeneous: bool) -> None:
+    def __init__(
+        self, heads: int, state_size: int, action_size: int, rank: int, time_homogeneous: bool, **where: Any
+    ) -> None:
         super().__init__()
         self.heads, self.rank, self.time_homogeneous = heads, rank, time_homogeneous
         n, m = self.sizes = state_size, action_size
@@ -61,11 +65,11 @@ class Context(nn.Module):
         self.parts = {"a": n, "r_inv": m, "Qf": rank}
         if not time_homogeneous:
             self.parts |= {"decay_A": 1, "decay_B": m, "decay_Q": n}
-        self.weight = nn.Parameter(torch.empty(heads, n, sum(self.parts.values())))
-        self.bias = nn.Parameter(torch.empty(heads, sum(self.parts.values())))
-        self.shared = Affine(heads * n, 2 * rank)  # coefficients of B and of Q
-        self.bases_B = nn.Parameter(torch.empty(rank, n, m))
-        self.bases_C = nn.Parameter(torch.empty(rank, n, n))
+        self.weight = nn.Parameter(torch.empty(heads, n, sum(self.parts.values()), **where))
+        self.bias = nn.Parameter(torch.empty(heads, sum(self.parts.values()), **where))
+        self.shared = Affine(heads * n, 2 * rank, **where)  # coefficients of B and of Q
+        self.bases_B = nn.Parameter(torch.empty(rank, n, m, **where))
+        self.bases_C = nn.Parameter(torch.empty(rank, n, n, **where))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
 
-from ttcnet.errors import check_integer, fail
+from ttcnet.bounds import check_size, check_weights
+from ttcnet.errors import fail
 from ttcnet.insertable import check_gain
-from ttcnet.lqr import ModulatedLQR, Solution, plan, solve
+from ttcnet.lqr import ModulatedLQR, Solution, plan
 from ttcnet.lqr.checks import horizon as check_horizon
+from ttcnet.lqr.checks import not_traced
 from ttcnet.lqr.plan import NAMES
 
 from .context import Affine, Context
+from .plans import whole_plans
 from .replay import Replays, as_built, may_replay
 
 # of the layer, and last of its context: what they are called, and what they are built as
@@ -44,6 +47,9 @@ class TTCLayer(nn.Module):
         time_homogeneous: let the problem be the same at every step of the horizon (an ablation of the paper).
         eps: of the norms.
         backend: of `ttcnet.lqr.plan`.
+        device: of the parameters; None is torch's default. On "meta" they take no memory: `layer.to_empty(device=...)`,
+            then `layer.reset_parameters()`.
+        dtype: of the parameters; None is torch's default. Problems are planned in float32 or float64 whatever it is.
 
     Examples:
         >>> import torch
@@ -71,12 +77,15 @@ class TTCLayer(nn.Module):
         time_homogeneous: bool = False,
         eps: float = 1e-6,
         backend: str = "auto",
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         action_size = state_size if action_size is None else action_size
         sizes = {"width": width, "heads": heads, "state_size": state_size, "action_size": action_size, "rank": rank}
         for field, value in sizes.items():
-            check_integer(field, value, 1, f"Pass a size, such as {field}=16.")
+            check_size(field, value, 1, f"Pass a size, such as {field}=16.")
+        check_weights(**sizes)
         self.width, self.heads, self.state_size, self.action_size = width, heads, state_size, action_size
         if backend not in NAMES:
             fail("backend", f"must be one of {', '.join(NAMES)}", repr(backend), "See `ttcnet env`.")
@@ -87,11 +96,12 @@ class TTCLayer(nn.Module):
             fail("dropout", "must lie in [0, 1)", dropout, "Pass the share to drop, such as 0.1.")
         self.dropout, self.zero_init, self.action_gain = dropout, zero_init, check_gain(action_gain)
         self.eps, self.backend = eps, backend
-        self.norm = nn.RMSNorm(width, eps=eps)
-        self.project = nn.Linear(width, heads * state_size, bias=False)
-        self.context = Context(heads, state_size, action_size, rank, time_homogeneous)
-        self.action_norm = nn.RMSNorm(heads * action_size, eps=eps)
-        self.out = nn.Linear(heads * action_size, width, bias=False)
+        where: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.norm = nn.RMSNorm(width, eps=eps, **where)
+        self.project = nn.Linear(width, heads * state_size, bias=False, **where)
+        self.context = Context(heads, state_size, action_size, rank, time_homogeneous, **where)
+        self.action_norm = nn.RMSNorm(heads * action_size, eps=eps, **where)
+        self.out = nn.Linear(heads * action_size, width, bias=False, **where)
         self._replays = Replays()
         self.reset_parameters()
 
@@ -123,7 +133,8 @@ class TTCLayer(nn.Module):
             x: tokens.
             horizon: steps to look ahead; None is the layer's own, 0 switches the layer off and returns x.
             return_plan: also return the plan, for analysis: its actions (..., heads, T, m), states and co-states
-                (..., heads, T + 1, n) and cost (..., heads), detached, in float32 (float64 where the layer is).
+                (..., heads, T + 1, n) and cost (..., heads), detached, in float32 (float64 where the layer is). A
+                MemoryError says how many bytes that would take where so many are not free.
         """
         horizon = self._steps(x, horizon)
         if horizon == 0:
@@ -136,9 +147,7 @@ class TTCLayer(nn.Module):
             return self._step(x, horizon)
         problem = self.problem(x)
         y = x + self._answer(x, problem, horizon)
-        with torch.no_grad():
-            detached = ModulatedLQR(**{name: value.detach() for name, value in vars(problem).items()})
-            solution = solve(detached.unroll(horizon), check=False)
+        solution = whole_plans(problem, horizon)
         lead = (*x.shape[:-1], self.heads)
         return y, Solution(**{name: value.view(*lead, *value.shape[2:]) for name, value in vars(solution).items()})
 
@@ -148,6 +157,7 @@ class TTCLayer(nn.Module):
         return self.context(state)
 
     def _steps(self, x: Tensor, horizon: int | None) -> int:
+        not_traced()
         if x.ndim == 0 or x.shape[-1] != self.width:
             remedy = "Build the layer with the width of its tokens."
             fail("x", f"must have shape (..., {self.width})", tuple(x.shape), remedy)

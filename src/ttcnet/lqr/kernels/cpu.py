@@ -1,5 +1,8 @@
 """The recursion on the CPU: compiled by numba, problems spread over torch's threads and over SIMD.
 
+Work that takes a core longer than a moment is done in pieces, on threads of its own, while the caller waits: so Ctrl-C
+is answered at once, and what was not begun is dropped.
+
 As in plan_forward.cu, the actions of a step are absorbed into P one by one. A step keeps its P and what each action
 saw, v = P b before it was absorbed; the closed loop then decides the actions in reverse order, which costs no digits.
 """
@@ -14,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
 from itertools import pairwise
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
@@ -22,6 +26,9 @@ from torch import Tensor
 from ..arithmetic import with_heads
 from ..problem import Family
 from ..recursion import stretch_length
+
+PIECE = 200_000_000  # multiplications: between a twentieth and half of a second of a core
+BLOCK = 128  # problems that cpu_loops has side by side
 
 
 @cache
@@ -77,14 +84,52 @@ def _spread(compute: Callable[..., None], family: Family, arguments: tuple[Any, 
     per_matrix = heads // B.shape[1], heads // Q.shape[1]  # problems that share one
     fields = family._replace(B=B, Q=Q, decay_A=family.decay_A.expand(tokens, heads, n).contiguous())
     arrays = tuple(_flat(x) for x in fields)
-    workers = min(torch.get_num_threads(), problems // 8)  # fewer than eight on a thread leave SIMD idle
-    if workers <= 1:
+    workers = max(1, min(torch.get_num_threads(), problems // 8))  # fewer than eight on a thread leave SIMD idle
+    effort = arguments[0] * (n * n * family.r_inv.shape[-1] + 100)  # of a problem, in multiplications
+    if problems * effort > PIECE:
+        size = min(max(1, PIECE // effort // BLOCK) * BLOCK, -(-problems // workers))
+        pieces = [(first, min(first + size, problems)) for first in range(0, problems, size)]
+        _in_pieces(lambda first, last: compute(first, last, *per_matrix, *arrays, *arguments), pieces, workers)
+        return
+    if workers == 1:
         compute(0, problems, *per_matrix, *arrays, *arguments)
         return
     edges = [problems * k // workers for k in range(workers + 1)]
     pool = _pool(workers)
     for done in [pool.submit(compute, *share, *per_matrix, *arrays, *arguments) for share in pairwise(edges)]:
         done.result()
+
+
+def _in_pieces(compute: Callable[[int, int], None], pieces: list[tuple[int, int]], workers: int) -> None:
+    """compute(first, last) for all pieces. An interrupt does not wait for those that have begun: their threads are
+    daemons, which hold no process back, and what they write to is theirs."""
+    todo: SimpleQueue[tuple[int, int]] = SimpleQueue()
+    done: SimpleQueue[BaseException | None] = SimpleQueue()
+    stopped = threading.Event()
+    for piece in pieces:
+        todo.put(piece)
+
+    def work() -> None:
+        while not stopped.is_set():
+            try:
+                piece = todo.get_nowait()
+            except Empty:
+                return
+            try:
+                compute(*piece)
+                done.put(None)
+            except BaseException as error:
+                done.put(error)
+
+    try:
+        for _ in range(workers):
+            threading.Thread(target=work, name="ttcnet", daemon=True).start()
+        for _ in pieces:
+            error = done.get()
+            if error is not None:
+                raise error
+    finally:
+        stopped.set()
 
 
 @cache

@@ -15,14 +15,15 @@ Mamba has kernels for a GPU besides, see `selective.py`. With causal=False they 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
-from ttcnet.errors import fail
+from ttcnet.errors import check_integer, fail
 
 from .attention import Attention, KeysAndValues
-from .base import Memory, Mixer, State, positive
+from .base import Memory, Mixer, State
 from .delta import GatedDeltaNet
 from .mamba import Mamba
 from .mamba2 import Mamba2
@@ -43,17 +44,28 @@ KINDS: dict[str, type[Mixer]] = {
 }
 
 
-def build(kind: str, width: int, *, heads: int, causal: bool = True, **options: Any) -> Mixer:
-    """A mixer by its name in KINDS. Options are those of its class."""
-    return _class(kind)(width, heads=heads, causal=causal, **options)
+def build(
+    kind: str,
+    width: int,
+    *,
+    heads: int,
+    causal: bool = True,
+    device: torch.device | str | int | None = None,
+    dtype: torch.dtype | None = None,
+    **options: Any,
+) -> Mixer:
+    """A mixer by its name in KINDS. Options are those of its class.
+
+    Its parameters are on `device` and of `dtype`, those that torch has by default where these are None.
+    """
+    with nullcontext() if device is None else torch.device(device):
+        return _class(kind)(width, heads=heads, causal=causal, **options).to(dtype)
 
 
 def parameters(kind: str, width: int, *, heads: int, causal: bool = True, **options: Any) -> int:
     """The number of parameters of `build(...)`, without memory for any."""
-    with torch.device("meta"):
-        return sum(
-            parameter.numel() for parameter in build(kind, width, heads=heads, causal=causal, **options).parameters()
-        )
+    mixer = build(kind, width, heads=heads, causal=causal, device="meta", **options)
+    return sum(parameter.numel() for parameter in mixer.parameters())
 
 
 def matched(
@@ -64,7 +76,7 @@ def matched(
     Heads whose size is a multiple of 8, or else of 4 or 2, run faster: the roundest size within `tolerance` of the
     target is taken, and the closest of all if there is none. Further than 10 % off is an error.
     """
-    positive("target", target, "Pass a number of parameters.")
+    check_integer("target", target, 1, "Pass a number of parameters.")
     unit = _class(kind).unit(heads)
 
     def count(inner: int) -> int:

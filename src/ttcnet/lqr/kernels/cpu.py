@@ -5,6 +5,7 @@ is answered at once, and what was not begun is dropped.
 
 As in plan_forward.cu, the actions of a step are absorbed into P one by one. A step keeps its P and what each action
 saw, v = P b before it was absorbed; the closed loop then decides the actions in reverse order, which costs no digits.
+Where actions are so cheap that P loses digits, float32 is solved again in float64, and float64 by the reference.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from itertools import pairwise
 from queue import Empty, SimpleQueue
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from .. import recursion
 from ..arithmetic import with_heads
 from ..problem import Family
-from ..recursion import stretch_length
+from ..recursion import limit_of, stretch_length
 
 PIECE = 200_000_000  # multiplications: between a twentieth and half of a second of a core
 BLOCK = 128  # problems that cpu_loops has side by side
@@ -47,7 +50,12 @@ def forward(family: Family, horizon: int, keep: bool) -> tuple[Tensor, Tensor]:
     """The first actions, and the check-points for `backward` (none if not `keep`)."""
     u = torch.empty_like(family.r_inv)
     kept = u.new_empty(checkpoints(family, horizon) if keep else (0, 0, 0))
-    _spread(_compiled("forward", u.dtype), family, (horizon, stretch_length(horizon), keep, _flat(u), kept.numpy()))
+    lost = _nothing_lost(family)
+    arguments = (horizon, stretch_length(horizon), keep, _flat(u), kept.numpy(), lost.numpy())
+    _spread(_compiled("forward", u.dtype), family, arguments)
+    hard = lost > limit_of(family)
+    if hard.any():
+        u.flatten(0, 1)[hard] = recursion.forward(_some(family, hard), horizon, False)[0].flatten(0, 1)
     return u, kept
 
 
@@ -59,14 +67,36 @@ def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor) -> li
         if x.ndim == 3:
             grads[k] = x.new_zeros(x.shape[0], heads, *x.shape[1:])
     grads[5] = torch.zeros_like(family.a)  # of decay_A, for every state
-    _spread(
-        _compiled("backward", g.dtype),
-        family,
-        (horizon, stretch_length(horizon), checkpoints.numpy(), _flat(g), *(_flat(x) for x in grads)),
-    )
+    lost = _nothing_lost(family)
+    arguments = (horizon, stretch_length(horizon), checkpoints.numpy(), _flat(g), *(_flat(x) for x in grads))
+    _spread(_compiled("backward", g.dtype), family, (*arguments, lost.numpy()))
+    hard = lost > limit_of(family)
+    if hard.any():
+        some = _some(family, hard)
+        _, kept = recursion.forward(some, horizon, True)
+        found = recursion.backward(some, horizon, kept, g.flatten(0, 1)[hard].unsqueeze(1))
+        for grad, x in zip(grads, found, strict=True):
+            grad.flatten(0, 1)[hard] = x.flatten(0, 1)
     if family.decay_A.shape[-1] == 1:
         grads[5] = grads[5].sum(-1, keepdim=True)
     return grads
+
+
+def _nothing_lost(family: Family) -> Tensor:
+    """For the largest 1 + w b' P b of every problem."""
+    return torch.zeros(family.a.shape[0] * family.a.shape[1], dtype=torch.float64)
+
+
+def _some(family: Family, which: Tensor) -> Family:
+    """These problems alone, each as a token with one head. Those that float64 has too few digits for go to the reference,
+    which has another way for them."""
+    tokens, heads, n = family.a.shape
+    every = family._replace(B=with_heads(family.B), Q=with_heads(family.Q))
+
+    def pick(x: Tensor) -> Tensor:
+        return x.expand(tokens, heads, *x.shape[2:]).flatten(0, 1)[which].unsqueeze(1)
+
+    return Family(*map(pick, every._replace(decay_A=family.decay_A.expand(tokens, heads, n))))
 
 
 def _flat(x: Tensor) -> Any:
@@ -146,7 +176,7 @@ def _compiled(name: str, dtype: torch.dtype) -> Callable[..., None]:
     """A function of cpu_loops, compiled for `dtype` or found on disk; says so if that takes long."""
     from . import cpu_loops  # imports numba
 
-    notice = "ttcnet: compiling the %s pass for the CPU in %s, once on this machine (about 10 s) ..."
+    notice = "ttcnet: compiling the %s pass for the CPU in %s, once on this machine (about 20 s) ..."
     timer = threading.Timer(2.0, logging.getLogger("ttcnet").warning, (notice, name, dtype))
     timer.start()
     try:
@@ -154,9 +184,9 @@ def _compiled(name: str, dtype: torch.dtype) -> Callable[..., None]:
         vector, matrix = torch.zeros(1, 1, 1, dtype=dtype), torch.zeros(1, 1, 1, 1, dtype=dtype)
         family = [_flat(x) for x in (vector, matrix, matrix, matrix, *[vector] * 5)]
         if name == "forward":  # over no problem at all
-            run(0, 0, 1, 1, *family, 1, 1, False, _flat(vector), vector.numpy())
+            run(0, 0, 1, 1, *family, 1, 1, False, _flat(vector), vector.numpy(), np.zeros(1))
         else:
-            run(0, 0, 1, 1, *family, 1, 1, vector.numpy(), _flat(vector), *family)
+            run(0, 0, 1, 1, *family, 1, 1, vector.numpy(), _flat(vector), *family, np.zeros(1))
     finally:
         timer.cancel()
     return run

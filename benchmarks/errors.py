@@ -54,3 +54,18 @@ def weights(family: ModulatedLQR) -> Tensor:
     """A random gradient of the action, the same for every provider."""
     generator = torch.Generator().manual_seed(1)
     return torch.randn(family.r_inv.shape, generator=generator, dtype=torch.float64)
+
+
+def rounded(family: ModulatedLQR, seed: int, unit: float = 2**-24) -> ModulatedLQR:
+    """The family with every number moved by one rounding, up or down at random; Q and Qf stay symmetric."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def moved(name: str) -> Tensor:
+        x = getattr(family, name).detach()
+        sign = 2 * torch.randint(0, 2, x.shape, generator=generator).to(x) - 1
+        x = x * (1 + unit * sign)
+        if name in ("Q", "Qf"):
+            x = torch.tril(x) + torch.tril(x, -1).mT
+        return x.requires_grad_()
+
+    return ModulatedLQR(**{name: moved(name) for name in NAMES})

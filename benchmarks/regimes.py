@@ -5,9 +5,18 @@ trained   of order one, as after training: the cost matters and the loop is stro
 slow      like trained, with decays near zero, so that the whole horizon counts
 constant  like trained, with no decay at all: the problem is the same at every step
 singular  like constant, with zeros on the diagonal of A
+
+and ranks of their costs, Q and Qf
+
+full      as they are
+low       a Q of rank 1, and a Qf of half the rank
+none      no Q at all: only the end counts
+axes      Q on every other axis, Qf on those between
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,6 +25,7 @@ from torch.nn.functional import normalize, softplus
 from ttcnet.lqr import ModulatedLQR
 
 REGIMES = ("fresh", "trained", "slow", "constant", "singular")
+COSTS = ("full", "low", "none", "axes")
 
 
 def draw(
@@ -63,3 +73,21 @@ def draw(
         decay_Q=decay(n),
         h0=normal(tokens, heads, n),
     )
+
+
+def with_costs(family: ModulatedLQR, costs: str, seed: int = 0) -> ModulatedLQR:
+    """The same family with costs of another rank, one of COSTS."""
+    generator, n, Q, Qf = torch.Generator().manual_seed(seed), family.state_size, family.Q, family.Qf
+
+    def of_rank(like: Tensor, rank: int) -> Tensor:
+        root = torch.randn(*like.shape[:-1], rank, generator=generator, dtype=torch.float64)
+        return root @ root.mT / n**0.5
+
+    if costs == "low":
+        Q, Qf = of_rank(Q, 1), of_rank(Qf, max(1, n // 2))
+    if costs == "none":
+        Q = torch.zeros_like(Q)
+    if costs == "axes" and n > 1:
+        even = (torch.arange(n) % 2 == 0).double()
+        Q, Qf = Q * even * even.unsqueeze(-1), Qf * (1 - even) * (1 - even).unsqueeze(-1)
+    return replace(family, Q=Q, Qf=Qf)

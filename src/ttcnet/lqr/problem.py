@@ -170,8 +170,8 @@ class Solution:
 
 
 def _violation(p: LQR, u: Tensor, h: Tensor, costate: Tensor) -> Tensor:
-    """Of the optimality conditions: h_0 given, the dynamics, and the derivatives with respect to u and h are zero. Terms
-    are products of two numbers: so this is by how much the problem must change for the solution to be exact."""
+    """Of the optimality conditions: h_0 given, the dynamics, and the derivatives with respect to u and h are zero. Each
+    is measured against its products of two numbers: so much must the problem change for the solution to be exact."""
     before, after, lam = h[..., :-1, :], h[..., 1:, :], costate[..., 1:, :]
     A_next, lam_next = torch.zeros_like(p.A), torch.zeros_like(lam)
     A_next[..., :-1, :, :], lam_next[..., :-1, :] = p.A[..., 1:, :, :], lam[..., 1:, :]

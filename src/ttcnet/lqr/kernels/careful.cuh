@@ -1,13 +1,37 @@
 // The stable recursion in numbers of twice the digits, for problems whose actions are so cheap that digits cancel.
 //
-// P° = P - v v' w / (1 + w s) is a difference. Where 1 + w s is d, P° is smaller than P by up to 1 / d, and as many digits are
-// gone. Up to d = CAREFUL_ABOVE the kernels can afford that; a problem that goes beyond is solved again by the functions
-// below: the same recursion, with all numbers `wide` (double for float, two doubles for double), so that what cancels was
+// P° = P - v v' w / (1 + w s) is a difference. Where 1 + w s is d, P° is smaller than P by up to 1 / d along b, and as many
+// digits are gone. Many small steps do the same: then P is smaller along b than elsewhere, and w |b|^2 max(P) is large, which
+// is looked at once, at the earliest step. Up to CAREFUL_ABOVE the kernels can afford that; a problem that goes beyond is
+// solved again by the functions below: the same recursion, with all numbers `wide` (double for float, two doubles for double), so that what cancels was
 // never needed. They are slow and simple: no two actions at a time, and every lane decides all actions by itself.
 //
-// Only P is rounded, when it is kept in memory; of such a problem P is kept and not P°.
+// In memory a wide P takes the room of two: its rounding, and what the rounding leaves out. So of the steps that plan_forward
+// keeps, every second is kept of such a problem, its P and not its P°; the others are found again from the one behind them.
 
 #define CAREFUL_ABOVE 64
+
+// How much smaller P may be along some action than elsewhere, a quarter of w |b|^2 max(P): all digits that were ever lost.
+__device__ __forceinline__ real faintest(const Problem &p, int t, const real (&P)[ROWS][N]) {
+    real largest = 0, cheapest = 0, fade[ACTIONS];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+        for (int k = 0; k < N; ++k) largest = max(largest, P[r][k]);
+    p.B_fade(t, fade);
+#pragma unroll
+    for (int r = 0; r < ACTIONS; ++r) {
+        real b[N];
+        load(p.Bt + min(p.action(r), M - 1) * B_ROW, b);
+        cheapest = max(cheapest, p.r_inv[r] * fade[r] * fade[r] * dot(b, b));
+    }
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2) {
+        largest = max(largest, __shfl_xor_sync(p.group.mask, largest, step, LANES));
+        cheapest = max(cheapest, __shfl_xor_sync(p.group.mask, cheapest, step, LANES));
+    }
+    return largest * cheapest / 4;
+}
 
 // the sum of two doubles, of which the second is the rounding error of the first
 struct Two {
@@ -49,6 +73,8 @@ typedef Wider<real>::type wide;
 
 __device__ __forceinline__ real narrow(double x) { return (real)x; }
 __device__ __forceinline__ real narrow(Two x) { return (real)x.hi; }
+__device__ __forceinline__ real rest(double x) { return (real)(x - (double)(real)x); }
+__device__ __forceinline__ real rest(Two x) { return (real)x.lo; }
 __device__ __forceinline__ wide widely(double x) { return wide(x); }
 __device__ __forceinline__ wide wide_fade(int t, real rate) { return widely(exp(-(double)t * (double)rate)); }
 
@@ -67,15 +93,36 @@ __device__ __forceinline__ wide wide_dot(const real *x, const wide (&y)[N]) {
     return total;
 }
 
-// P at a step: kept, or, if that is null, Qf
-__device__ __forceinline__ void fetch_wide(const Inputs &in, const real *kept, int which, const Shape &shape, const Problem &p, wide (&P)[ROWS][N]) {
-    if (kept) {
-        real rows[ROWS][N];
-        recall(kept, which, shape, p, rows);
-        for (int r = 0; r < ROWS; ++r)
-            for (int k = 0; k < N; ++k) P[r][k] = widely(rows[r][k]);
-        return;
-    }
+// A wide P in memory, in places 2 which and 2 which + 1. A P that was never wide has a mark in the second.
+__device__ __forceinline__ void mark_narrow(real *memory, int which, const Shape &shape, const Problem &p) {
+    if (p.group.lane == 0) memory[((2 * which + 1) * shape.problems + p.index) * N * N] = (real)rsqrtf(-1.0f);
+}
+
+__device__ __forceinline__ void store_wide(real *memory, int which, const Shape &shape, const Problem &p, const wide (&P)[ROWS][N]) {
+    real part[ROWS][N];
+    for (int r = 0; r < ROWS; ++r)
+        for (int k = 0; k < N; ++k) part[r][k] = narrow(P[r][k]);
+    store(memory, 2 * which, shape, p, part);
+    for (int r = 0; r < ROWS; ++r)
+        for (int k = 0; k < N; ++k) part[r][k] = rest(P[r][k]);
+    store(memory, 2 * which + 1, shape, p, part);
+}
+
+__device__ __forceinline__ void recall_wide(const real *memory, int which, const Shape &shape, const Problem &p, wide (&P)[ROWS][N]) {
+    real part[ROWS][N];
+    recall(memory, 2 * which, shape, p, part);
+    for (int r = 0; r < ROWS; ++r)
+        for (int k = 0; k < N; ++k) P[r][k] = widely(part[r][k]);
+    const real mark = memory[((2 * which + 1) * shape.problems + p.index) * N * N];
+    if (mark != mark) return;
+    recall(memory, 2 * which + 1, shape, p, part);
+    for (int r = 0; r < ROWS; ++r)
+        for (int k = 0; k < N; ++k) P[r][k] = P[r][k] + widely(part[r][k]);
+}
+
+// P at step top: kept, or, if that is null, Qf
+__device__ __forceinline__ void fetch_wide(const Inputs &in, const real *end, const Shape &shape, const Problem &p, wide (&P)[ROWS][N]) {
+    if (end) return recall_wide(end, 0, shape, p, P);
     const int n = shape.n;
     const real *Qf = in.Qf + p.index * n * n;
     for (int r = 0; r < ROWS; ++r)
@@ -83,13 +130,6 @@ __device__ __forceinline__ void fetch_wide(const Inputs &in, const real *kept, i
             const int i = p.row(r);
             P[r][k] = i < n && k < n ? (widely(Qf[i * n + k]) + widely(Qf[k * n + i])) * widely(0.5) : widely(0);
         }
-}
-
-__device__ __forceinline__ void store_narrow(real *memory, int which, const Shape &shape, const Problem &p, const wide (&P)[ROWS][N]) {
-    real rows[ROWS][N];
-    for (int r = 0; r < ROWS; ++r)
-        for (int k = 0; k < N; ++k) rows[r][k] = narrow(P[r][k]);
-    store(memory, which, shape, p, rows);
 }
 
 // P becomes P°: all actions of step t absorbed, one by one.
@@ -110,6 +150,21 @@ __device__ __forceinline__ void absorb_wide(const Inputs &in, const Shape &shape
 
 __device__ __forceinline__ void A_wide(const Problem &p, int t, wide (&A)[ROWS]) {
     for (int r = 0; r < ROWS; ++r) A[r] = widely(1) + wide_fade(t, p.decay_A[r]) * widely(p.a[r]);
+}
+
+// P of step t becomes P of step t - 1.
+__device__ __forceinline__ void back_wide(const Inputs &in, const Shape &shape, Problem &p, int t, wide (&P)[ROWS][N]) {
+    wide A[ROWS], fade[ROWS], A_full[N], fade_full[N];
+    absorb_wide(in, shape, p, t, P);
+    A_wide(p, t, A);
+    for (int r = 0; r < ROWS; ++r) fade[r] = wide_fade(t - 1, p.decay_Q[r]);
+    gather_wide(p.group, A, A_full);
+    gather_wide(p.group, fade, fade_full);
+    for (int r = 0; r < ROWS; ++r) {
+        real Q[N];
+        p.load_Q(r, Q);
+        for (int k = 0; k < N; ++k) P[r][k] = A[r] * A_full[k] * P[r][k] + fade[r] * fade_full[k] * widely(Q[k]);
+    }
 }
 
 // P x for the rows of this lane
@@ -141,31 +196,19 @@ __device__ __forceinline__ void push_wide(const Problem &p, const wide (&e)[M], 
         for (int r = 0; r < ROWS; ++r) x[r] = x[r] + widely(p.Bt[j * B_ROW + p.row(r)]) * e[j];
 }
 
-// As plan_forward's loop over the steps. What it says of kept steps: P, and -1 for the digits that were lost.
+// As plan_forward's loop over the steps. What it says of kept steps: -1 for the digits that were lost, and P of every second
+// step below top.
 __device__ __noinline__ void forward_carefully(
     const Inputs in, const Shape shape, Problem p, int bottom, int top, const real *end, int every, real *points, real *kept,
     real *lost, real *u_out) {
     wide P[ROWS][N];
-    fetch_wide(in, end, 0, shape, p, P);
+    fetch_wide(in, end, shape, p, P);
+    if (kept && p.group.lane == 0) lost[p.index] = -1;
     const int lowest = u_out || kept ? bottom + 1 : bottom + every;
-    for (int t = top; t >= lowest; --t) {
-        if (kept) {
-            store_narrow(kept, t - bottom - 1, shape, p, P);
-            if (p.group.lane == 0) lost[(t - bottom - 1) * shape.problems + p.index] = -1;
-        }
-        if (t == lowest) break;
-        absorb_wide(in, shape, p, t, P);
-        wide A[ROWS], fade[ROWS], A_full[N], fade_full[N];
-        A_wide(p, t, A);
-        for (int r = 0; r < ROWS; ++r) fade[r] = wide_fade(t - 1, p.decay_Q[r]);
-        gather_wide(p.group, A, A_full);
-        gather_wide(p.group, fade, fade_full);
-        for (int r = 0; r < ROWS; ++r) {
-            real Q[N];
-            p.load_Q(r, Q);
-            for (int k = 0; k < N; ++k) P[r][k] = A[r] * A_full[k] * P[r][k] + fade[r] * fade_full[k] * widely(Q[k]);
-        }
-        if (points && (t - 1 - bottom) % every == 0) store_narrow(points, (t - 1 - bottom) / every - 1, shape, p, P);
+    for (int t = top; t > lowest; --t) {
+        back_wide(in, shape, p, t, P);
+        if (kept && (top - t) % 2) store_wide(kept, (top - t) / 2, shape, p, P);
+        if (points && (t - 1 - bottom) % every == 0) store_wide(points, (t - 1 - bottom) / every - 1, shape, p, P);
     }
     if (!u_out) return;
     absorb_wide(in, shape, p, 1, P);
@@ -189,10 +232,10 @@ __device__ __forceinline__ void narrow_all(const wide (&from)[COUNT], real (&to)
     for (int k = 0; k < COUNT; ++k) to[k] = narrow(from[k]);
 }
 
-// As plan_backward's loop over the steps, for a problem of which P was kept. h_out and h2_out: the states at step top.
+// As plan_backward's loop over the steps, for a problem that plan_forward went through carefully. h_out and h2_out: the states at step top.
 __device__ __noinline__ void backward_carefully(
-    const Inputs in, const Shape shape, Problem p, int bottom, int top, const real *kept, const real *g, const real *state,
-    real *dh0, Gradients<real> &found, real (&h_out)[ROWS], real (&h2_out)[ROWS]) {
+    const Inputs in, const Shape shape, Problem p, int bottom, int top, const real *end, const real *kept, const real *g,
+    const real *state, real *dh0, Gradients<real> &found, real (&h_out)[ROWS], real (&h2_out)[ROWS]) {
     Gradients<wide> of = {};
     wide h[ROWS], h2[ROWS];
     for (int r = 0; r < ROWS; ++r) {
@@ -202,7 +245,7 @@ __device__ __noinline__ void backward_carefully(
     }
     for (int t = bottom + 1; t <= top; ++t) {
         const real *pull = t == 1 ? g : nullptr;  // the gradient pulls at the first action, and at no other
-        wide P[ROWS][N], A[ROWS], x[ROWS], x2[ROWS], forced[ROWS], lam[ROWS], lam2[ROWS], y[M], y2[M], e[M], e2[M];
+        wide P[ROWS][N], value[ROWS][N], A[ROWS], x[ROWS], x2[ROWS], forced[ROWS], lam[ROWS], lam2[ROWS], y[M], y2[M], e[M], e2[M];
         A_wide(p, t, A);
         for (int r = 0; r < ROWS; ++r) {
             x[r] = A[r] * h[r];
@@ -215,7 +258,12 @@ __device__ __noinline__ void backward_carefully(
             }
             push_wide(p, e, forced);
         }
-        fetch_wide(in, kept, t - bottom - 1, shape, p, P);
+        const int from = t + (top - t) % 2;
+        if (from == top) fetch_wide(in, end, shape, p, value);
+        else recall_wide(kept, (top - from) / 2 - 1, shape, p, value);
+        if (from > t) back_wide(in, shape, p, from, value);
+        for (int r = 0; r < ROWS; ++r)
+            for (int k = 0; k < N; ++k) P[r][k] = value[r][k];
         absorb_wide(in, shape, p, t, P);
         multiply_wide(p.group, P, x, lam);
         multiply_wide(p.group, P, forced, lam2);
@@ -223,9 +271,8 @@ __device__ __noinline__ void backward_carefully(
         decide_wide(in, shape, p, t, lam2, pull, y2, e2);
         push_wide(p, e, x);
         push_wide(p, e2, x2);
-        fetch_wide(in, kept, t - bottom - 1, shape, p, P);
-        multiply_wide(p.group, P, x, lam);
-        multiply_wide(p.group, P, x2, lam2);
+        multiply_wide(p.group, value, x, lam);
+        multiply_wide(p.group, value, x2, lam2);
 
         for (int r = 0; r < ACTIONS; ++r) {
             const int j = p.action(r);

@@ -17,7 +17,9 @@ from ttcnet.compiling import jit
 
 Array = Any
 BLOCK = 128  # more do not fit into the processor's second cache, fewer leave SIMD idle
-LARGEST = 64.0  # 1 + w b' P b up to which float32 has digits to spare: P - v v' w / (1 + w b' v) loses as many
+# 1 + w b' P b up to which float32 has digits to spare: P - v v' w / (1 + w b' v) loses as many. Many small steps do
+# the same, and make P smaller along b than elsewhere: so this holds for a quarter of w |b|^2 max(P) at the first too.
+LARGEST = 64.0
 _compile = jit(nogil=True, fastmath={"contract", "nsz"}, error_model="numpy")
 
 
@@ -74,6 +76,19 @@ def _absorb(P: Array, b: Array, w: Array, v: Array, d: Array, scaled: Array, sca
             for s in range(width):
                 entry[s] -= si[s] * sk[s]
             at += 1
+
+
+@_compile
+def _look(P: Array, b: Array, w: Array, n: int, largest: Array) -> None:
+    """Makes largest at least a quarter of w |b|^2 max(P): how much smaller P may be along b than elsewhere."""
+    width = w.shape[0]
+    for s in range(width):
+        size, top = 0.0, 0.0
+        for i in range(n):
+            size += b[i, s] * b[i, s]
+            top = max(top, P[i * (i + 3) // 2, s])
+        lost = w[s] * size * top / 4
+        largest[s] = lost if lost > largest[s] else largest[s]
 
 
 @_compile
@@ -147,7 +162,7 @@ def _forward(
     n, m, dtype = a.shape[1], r_inv.shape[1], like.dtype
     width = max(1, min(BLOCK, last - p))
     half = n * (n + 1) // 2
-    P, Qs = np.empty((half, width), dtype), np.empty((half, width), dtype)
+    P, Qs, start = np.empty((half, width), dtype), np.empty((half, width), dtype), np.empty((half, width), dtype)
     Bt, V = np.empty((m, n, width), dtype), np.empty((m, n, width), dtype)
     states, actions = np.empty((7, n, width), dtype), np.empty((5, m, width), dtype)
     as_, decay_As, decay_Qs, x = states[0], states[1], states[2], states[3]
@@ -172,6 +187,10 @@ def _forward(
             for s in range(width):
                 w[s] = rs[j, s] * fade[j, s] * fade[j, s]
                 some = some or w[s] != 0
+            if t == 1 and j == 0:
+                start[:] = P
+            if t == 1:
+                _look(start, Bt[j], w, n, largest)
             if some or t == 1:
                 _absorb(P, Bt[j], w, V[j], D[j], work, root, largest)
         if t > 1:
@@ -263,6 +282,8 @@ def _backward(
                 for s in range(width):
                     w[s] = rs[j, s] * fade[j, s] * fade[j, s]
                     some = some or w[s] != 0
+                if t == bottom + 1:
+                    _look(Ps[q], Bt[j], w, n, largest)
                 if some or t == 1:
                     _absorb(P, Bt[j], w, V[q, j], D[q, j], work, root, largest)
                 else:

@@ -50,8 +50,8 @@ def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: 
     problems, size = tokens * heads, padded(n) ** 2
     state = g.new_empty(problems * 2 * padded(n))
     kept = g.new_empty(rhythm.kept * problems * (size + 1))
-    points = g.new_empty(rhythm.inner_points, problems * size)
-    outer = checkpoints.view(rhythm.points, problems * size)
+    points = g.new_empty(rhythm.inner_points, 2, problems * size)  # a P, and its further digits: see careful.cuh
+    outer = checkpoints.view(rhythm.points, 2, problems * size)
     for bottom in range(0, horizon, rhythm.stride):
         top = min(bottom + rhythm.stride, horizon)
         end = None if top == horizon else outer[top // rhythm.stride - 1]
@@ -66,10 +66,10 @@ def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: 
 
 
 def checkpoints(family: Family, horizon: int) -> tuple[int, ...]:
-    """The shape of what `forward` keeps for `backward`: P° and its lost digits of every step, or some P."""
+    """The shape of what `forward` keeps for `backward`: P° and its lost digits of every step, or some P, twice each."""
     tokens, heads, n = family.a.shape
     rhythm, size = _rhythm(family, horizon), padded(n) ** 2
-    return (tokens * heads * (horizon * (size + 1) if rhythm.at_once else rhythm.points * size),)
+    return (tokens * heads * (horizon * (size + 1) if rhythm.at_once else 2 * rhythm.points * size),)
 
 
 @dataclass(frozen=True)

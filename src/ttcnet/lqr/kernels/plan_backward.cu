@@ -84,7 +84,7 @@ __device__ __forceinline__ void push(const Problem &p, real (&h)[ROWS], real (&h
 }
 
 // Forward in time through steps bottom + 1 .. top of two closed loops, the problem and its adjoint (names with a 2); adds up
-// gradients. kept, lost: P° of each of these steps and its largest 1 + w s (or P, and -1: see careful.cuh). end: P at step
+// gradients. kept, lost: P° of each of these steps and its largest 1 + w s (-1 says otherwise: see careful.cuh). end: P at step
 // top; null is Qf. g: the gradient of the first actions. state: h and h2 at step bottom, and then at step top.
 //
 // With λ = P° x at every step, x = A h and y = u / r_inv:  y = -B' λ,  h = x + B u,  and P h, the co-state that the gradients
@@ -116,10 +116,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(
     for (int r = 0; r < ACTIONS; ++r) of_r_inv[r] = of_decay_B[r] = pull[r] = 0;
 
     real lost_digits = lost[p.index];
-    if (lost_digits < 0) {  // P was kept, and not P°
+    if (lost_digits < 0) {  // plan_forward went carefully
         Gradients<real> found;
         real h_found[ROWS], h2_found[ROWS];
-        backward_carefully(in, shape, p, bottom, top, kept, g, state, dh0, found, h_found, h2_found);
+        backward_carefully(in, shape, p, bottom, top, end, kept, g, state, dh0, found, h_found, h2_found);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             of_a[r] = found.a[r];

@@ -90,9 +90,9 @@ __device__ __forceinline__ void absorb(Problem &p, int j, real w, real w2, real 
     }
 }
 
-// P becomes P°: all actions of step t absorbed. Returns the largest 1 + w s: how many digits P° has lost.
-__device__ __forceinline__ real absorb_all(Problem &p, int t, real (&P)[ROWS][N]) {
-    real w[ACTIONS], v[ROWS], v2[ROWS], d, d2, worst = 1;
+// P becomes P°: all actions of step t absorbed. Returns the largest 1 + w s, or `worst`: how many digits P° has lost.
+__device__ __forceinline__ real absorb_all(Problem &p, int t, real (&P)[ROWS][N], real worst = 1) {
+    real w[ACTIONS], v[ROWS], v2[ROWS], d, d2;
     p.B_fade(t, w);
 #pragma unroll
     for (int r = 0; r < ACTIONS; ++r) w[r] = p.r_inv[r] * w[r] * w[r];
@@ -168,7 +168,7 @@ __device__ real decide(const Inputs &in, const Shape &shape, Problem &p, real *V
 
 // Backward in time through steps top .. bottom + 1.
 // end: P at step top; null is Qf. points: where to keep every `every`-th P in between (P at bottom + every is the first),
-// or null. kept: where to keep P° of every step, and lost its largest 1 + w s (or P, and -1: see careful.cuh), or null.
+// or null. kept: where to keep P° of every step, and lost its largest 1 + w s (-1 says otherwise: see careful.cuh), or null.
 // u_out: the first actions, or null; wanted if bottom is 0.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_forward(
     PROBLEMS, int bottom, int top, const real *end, int every, real *points, real *kept, real *lost, real *u_out) {
@@ -178,21 +178,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_forward(
     real *room = memory + threadIdx.x / LANES * ROOM;
     if (!set_up(in, shape, memory + GROUPS * ROOM, p)) return;
 
-    real P[ROWS][N], worst, worst_of_all = 1;
+    real P[ROWS][N], worst = 1, worst_of_all = 1;
     if (!end) Warp(p.index, shape).read<N>(in.Qf, n, n, room);
     fetch(end, room, shape, p, P);
     __syncwarp(p.group.mask);
     const int lowest = u_out || kept ? bottom + 1 : bottom + every;
     for (int t = top; t > lowest; --t) {
-        worst = absorb_all(p, t, P);
-        worst_of_all = max(worst_of_all, worst);
+        worst = absorb_all(p, t, P, kept ? 1 : worst);
+        if (kept) worst_of_all = max(worst_of_all, worst);
         if (kept) {
             store(kept, t - bottom - 1, shape, p, P);
             if (p.group.lane == 0) lost[(t - bottom - 1) * problems + p.index] = worst;
         }
         step_back(p, t, P);
-        if (points && (t - 1 - bottom) % every == 0) store(points, (t - 1 - bottom) / every - 1, shape, p, P);
+        if (points && (t - 1 - bottom) % every == 0) {
+            store(points, 2 * ((t - 1 - bottom) / every - 1), shape, p, P);
+            mark_narrow(points, (t - 1 - bottom) / every - 1, shape, p);
+        }
     }
+    worst_of_all = max(max(worst_of_all, worst), faintest(p, lowest, P));
     if (u_out) worst = decide(in, shape, p, room, P, u_out);
     else if (kept) worst = absorb_all(p, bottom + 1, P);
     if (kept) {

@@ -1,0 +1,78 @@
+"""The bar for digits: 200 times what a rounding of the inputs does, or 1e-5 in u and 1e-4 in a gradient.
+
+Many small families, of all regimes, ranks of cost and scales of r_inv, are planned as one and judged one by one.
+"""
+
+from dataclasses import replace
+from itertools import product
+
+import torch
+
+from benchmarks.errors import NAMES, cast, differentiate, rounded
+from benchmarks.regimes import COSTS, REGIMES, draw, with_costs
+from ttcnet.lqr import ModulatedLQR
+from ttcnet.lqr.problem import Family
+from ttcnet.lqr.recursion import backward, forward
+
+SHAPES = [(1, 1), (5, 3), (3, 5), (16, 16), (16, 7), (33, 20), (64, 64)]
+HORIZONS = (1, 2, 8, 17, 40, 300)
+SCALES = (1e-6, 1.0, 1e2, 1e3, 1e4)
+
+
+def cases(n, m, scales=SCALES, regimes=REGIMES, costs=COSTS):
+    """What each case is, and all of them as one family, in float64."""
+    what = list(product(regimes, costs, scales))
+    families = []
+    for k, (regime, cost, scale) in enumerate(what):
+        family = with_costs(draw(regime, tokens=2, heads=2, n=n, m=m, seed=k % 7), cost, seed=k)
+        families.append(replace(family, r_inv=family.r_inv * scale))
+    return what, ModulatedLQR(**{name: torch.cat([getattr(x, name) for x in families]) for name in NAMES})
+
+
+def truth_of(family, horizon, g):
+    """By the reference, in float64."""
+    tensors = [getattr(family, name).detach() for name in NAMES]
+    problems = Family(*tensors)
+    u, kept = forward(problems, horizon, True)
+    grads = backward(problems, horizon, kept, g.to(u))
+    whole = [grad if grad.ndim == x.ndim else grad.sum(1) for grad, x in zip(grads, tensors, strict=True)]
+    return {"u": u} | dict(zip(NAMES, whole, strict=True))
+
+
+def errors(found, truth, count):
+    """Relative, of every output and case: as benchmarks.errors.relative_errors has them."""
+    size = {name: x.reshape(count, -1).norm(dim=1) for name, x in truth.items()}
+    largest = torch.stack([size[name] for name in NAMES]).amax(0)
+    return {
+        name: (found[name].to(x) - x).reshape(count, -1).norm(dim=1)
+        / (size[name] if name == "u" else torch.maximum(size[name], 1e-6 * largest)).clamp_min(1e-37)
+        for name, x in truth.items()
+    }
+
+
+def beyond(what, family, horizon, compute, draws=2):
+    """The cases where `compute`, (family in float32, horizon, g) to outputs by name, is beyond the bar."""
+    single = cast(family, torch.float32)
+    exact, g = (
+        cast(single, torch.float64),
+        torch.randn(single.r_inv.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64),
+    )
+    truth = truth_of(exact, horizon, g)
+    moved = [errors(truth_of(rounded(exact, seed), horizon, g), truth, len(what)) for seed in range(draws)]
+    found = errors(compute(single, horizon, g), truth, len(what))
+    there = torch.stack([x.reshape(len(what), -1).isfinite().all(1) for x in truth.values()]).all(0)  # or no minimum
+    failures = []
+    for name, error in found.items():
+        movement = torch.stack([x[name] for x in moved]).amax(0)
+        movement = torch.where(movement.isfinite(), movement, torch.inf)  # a rounding may leave no minimum
+        bar = (200 * movement).clamp_min(1e-5 if name == "u" else 1e-4)
+        failures += [
+            (what[k], name, float(error[k]), float(movement[k]))
+            for k in torch.nonzero(there & ~(error <= bar)).flatten().tolist()
+        ]
+    return failures
+
+
+def by(plan):
+    """`compute` for a function like plan."""
+    return lambda family, horizon, g: differentiate(plan, family, horizon, g)

@@ -1,0 +1,171 @@
+"""Digits where actions are cheap, costs of low rank, actions more than states: by every method and backend."""
+
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.errors import cast, weights
+from tests.lqr import emulator
+from tests.lqr.bar import HORIZONS, SHAPES, beyond, by, cases, errors, truth_of
+from tests.lqr.test_kernels import run_kernels
+from ttcnet.lqr import LQR, Solution, plan, solve
+
+SMALL = [(1, 1), (5, 3), (3, 5)]
+CHEAP = (1.0, 1e4)
+BACKENDS = ["reference", "fused"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("n", "m"), SMALL)
+def test_a_plan_is_as_good_as_its_inputs(backend, n, m):
+    what, family = cases(n, m)
+    for horizon in (1, 2, 8, 17):
+        assert not beyond(what, family, horizon, by(partial(plan, backend=backend, check=False)), draws=1), horizon
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("n", "m"), SHAPES)
+def test_a_plan_is_as_good_as_its_inputs_at_all_sizes(backend, n, m):
+    what, family = cases(n, m)
+    for horizon in HORIZONS if n < 33 else HORIZONS[:5]:
+        assert not beyond(what, family, horizon, by(partial(plan, backend=backend, check=False))), horizon
+
+
+@pytest.mark.skipif(emulator.COMPILER is None, reason="the emulator needs g++")
+@pytest.mark.parametrize(("n", "m"), SMALL)
+def test_the_kernels_are_as_good_as_their_inputs(n, m):
+    what, family = cases(n, m, scales=CHEAP, regimes=("trained", "slow"))
+    for horizon in (1, 2, 17):
+        compute = partial(run_kernels, place="cpu")
+        assert not beyond(what, family, horizon, compute, draws=1), horizon
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("n", "m"), SHAPES)
+def test_the_kernels_are_as_good_as_their_inputs_on_a_gpu(n, m):
+    what, family = cases(n, m)
+    for horizon in HORIZONS if n < 33 else HORIZONS[:5]:
+        compute = partial(run_kernels, place="cuda")
+        assert not beyond(what, family, horizon, compute), horizon
+
+
+@pytest.mark.skipif(emulator.COMPILER is None, reason="the emulator needs g++")
+@pytest.mark.parametrize(("n", "m"), SMALL)
+def test_float64_has_its_own_digits(n, m):
+    """Two ways that have nothing in common, LU factors and numbers of twice the digits, agree."""
+    what, family = cases(n, m, scales=(1e2, 1e4), regimes=("trained",))
+    family, g = cast(family, torch.float64), weights(family)
+    for horizon in (1, 2, 9):
+        found = errors(run_kernels(family, horizon, g, "cpu"), truth_of(family, horizon, g), len(what))
+        assert max(float(x.max()) for x in found.values()) < 1e-12, (horizon, found)
+
+
+def scalar_problem(dtype, R):
+    """Two steps to bring h from 1 to 0, of which only the last is paid for: half of the way each is best."""
+    one = torch.ones(2, 1, 1, dtype=dtype)
+    Q = torch.tensor([0.0, 1.0], dtype=dtype).reshape(2, 1, 1)
+    return LQR(A=one, B=one, Q=Q, R=R * one, h0=torch.ones(1, dtype=dtype))
+
+
+@pytest.mark.parametrize("method", ["riccati", "kkt"])
+@pytest.mark.parametrize(("dtype", "smallest"), [(torch.float32, 1e-30), (torch.float64, 1e-30)])
+def test_two_steps_share_what_is_cheap(method, dtype, smallest):
+    for R in (1e-4, 1e-7, 1e-12, 1e-15, smallest):
+        problem = scalar_problem(dtype, R)
+        solution = solve(problem, method)
+        assert torch.allclose(
+            solution.u, torch.full_like(solution.u, -0.5 / (1 + R / 2)), rtol=4 * torch.finfo(dtype).eps
+        )
+        assert solution.residual(problem) < 8 * torch.finfo(dtype).eps
+
+
+def test_residual_notices_what_all_terms_together_hide():
+    """[0, -1] costs twice the optimum, and misses one condition, whose terms are tiny, altogether."""
+    problem = scalar_problem(torch.float64, 1e-7)
+    u = torch.tensor([[0.0], [-1.0]], dtype=torch.float64)
+    h = problem.rollout(u)
+    wrong = Solution(
+        u=u, h=h, costate=torch.tensor([[0.0], [0.0], [1e-7]], dtype=torch.float64), cost=problem.objective(u)
+    )
+    assert wrong.residual(problem) > 0.1
+    assert solve(problem).residual(problem) < 1e-15
+
+
+def exactly(problem, seed=None):
+    """The actions by rational arithmetic: all optimality conditions as one system, without any rounding. With a seed,
+    those of the problem with every number moved by a rounding, up or down at random."""
+    T, n, m = problem.horizon, problem.state_size, problem.action_size
+    generator = torch.Generator().manual_seed(seed or 0)
+
+    def ratios(x):
+        sign = 2 * torch.randint(0, 2, x.shape, generator=generator) - 1
+        unit = Fraction(1, 2**53) if seed is not None else 0
+        moved = [Fraction(v) * (1 + unit * int(k)) for v, k in zip(x.flatten().tolist(), sign.flatten(), strict=True)]
+        return np.array(moved, dtype=object).reshape(x.shape)
+
+    A, B, Q, R, h0 = (ratios(x) for x in (problem.A, problem.B, problem.Q, problem.R, problem.h0))
+    Q = np.tril(Q) + np.swapaxes(np.tril(Q, -1), -1, -2)
+    size, step = T * (m + 2 * n), m + 2 * n
+    rows = []
+    for t in range(T):
+        u, lam, h = t * step, t * step + m, t * step + m + n
+        for j in range(m):  # R u + B' λ = 0
+            row = [Fraction(0)] * (size + 1)
+            for k in range(m):
+                row[u + k] += R[t, j, k]
+            for i in range(n):
+                row[lam + i] += B[t, i, j]
+            rows.append(row)
+        for i in range(n):  # A h_before + B u - h = 0
+            row = [Fraction(0)] * (size + 1)
+            for k in range(m):
+                row[u + k] += B[t, i, k]
+            row[h + i] -= 1
+            for k in range(n):
+                if t:
+                    row[h - step + k] += A[t, i, k]
+                else:
+                    row[size] -= A[t, i, k] * h0[k]
+            rows.append(row)
+        for i in range(n):  # Q h + A_next' λ_next - λ = 0
+            row = [Fraction(0)] * (size + 1)
+            row[lam + i] -= 1
+            for k in range(n):
+                row[h + k] += Q[t, i, k]
+                if t + 1 < T:
+                    row[lam + step + k] += A[t + 1, k, i]
+            rows.append(row)
+    for k in range(size):
+        pivot = next(r for r in range(k, size) if rows[r][k])
+        rows[k], rows[pivot] = rows[pivot], rows[k]
+        for r in range(size):
+            if r != k and rows[r][k]:
+                factor = rows[r][k] / rows[k][k]
+                rows[r] = [x - factor * y for x, y in zip(rows[r], rows[k], strict=True)]
+    actions = [[float(rows[t * step + j][size] / rows[t * step + j][t * step + j]) for j in range(m)] for t in range(T)]
+    return torch.tensor(actions, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("method", ["riccati", "kkt"])
+@pytest.mark.parametrize("R", [1.0, 1e-6, 1e-12])
+@pytest.mark.parametrize(("n", "m"), [(1, 3), (2, 1), (2, 2), (2, 3)])
+@pytest.mark.parametrize("ranks", ["full", "low"])
+def test_float64_against_rational_arithmetic(method, R, n, m, ranks):
+    generator = torch.Generator().manual_seed(n + 10 * m)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    root = normal(3, n, 1 if ranks == "low" else n)
+    Q = root @ root.mT
+    if ranks == "low":
+        Q[:-1] = 0
+    problem = LQR(A=normal(3, n, n), B=normal(3, n, m), Q=Q, R=R * torch.eye(m).double().expand(3, m, m), h0=normal(n))
+    truth = exactly(problem)
+    moved = [float((exactly(problem, seed) - truth).norm() / truth.norm()) for seed in range(1, 4)]
+    error = float((solve(problem, method).u - truth).norm() / truth.norm())
+    assert error < max(200 * max(moved), 2e-14), (error, moved)

@@ -34,6 +34,22 @@ class TTCNetPreTrainedModel(Conventions, PreTrainedModel):  # type: ignore[misc,
     def card(self) -> str:
         return card(self)
 
+    @classmethod
+    def from_pretrained(cls, name: Any, *args: Any, config: Any = None, **kwargs: Any) -> Any:
+        """As in transformers. Weights of another context than that of a configuration given with them are refused by
+        name."""
+        try:
+            return super().from_pretrained(name, *args, config=config, **kwargs)
+        except RuntimeError:  # weights do not fit
+            if isinstance(config, TTCNetConfig):
+                saved, _ = TTCNetConfig.get_config_dict(name, **kwargs)
+                trained = saved.get("ttc_context", "head")
+                if trained != config.ttc_context:
+                    remedy = f"Pass a configuration with ttc_context={trained!r}, or none."
+                    rule = f"must be {trained!r}, which the weights were trained with"
+                    fail("ttc_context", rule, repr(config.ttc_context), remedy)
+            raise
+
 
 class TTCNetModel(TTCNetPreTrainedModel):
     """Tokens to hidden states."""

@@ -1,6 +1,7 @@
 # make demo   set everything up and watch Sudoku puzzles being solved
 # make test   set everything up and run all checks: lint, types, tests
 # make docs   set everything up and build the documentation into site/
+# make test-machines   run what computes as other machines would: other CPUs, other numbers of threads (about an hour)
 
 PYTHON ?= python3
 VENV   := .venv
@@ -10,13 +11,16 @@ PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-versio
 # packages come without bytecode, to install faster; without this every process would compile what it imports anew
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test lint types format docs notebooks bench bench-gpu clean
+.PHONY: demo test test-machines lint types format docs notebooks bench bench-gpu clean
 
 demo: $(VENV)/demo.installed
 	$(BIN)/ttcnet sudoku demo
 
 test: lint types
 	$(BIN)/python -m pytest -n 2
+
+test-machines: $(VENV)/test.installed
+	$(BIN)/python -m tests.machines
 
 lint: $(VENV)/test.installed
 	$(BIN)/ruff check .

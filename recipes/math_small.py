@@ -25,6 +25,7 @@ from ttcnet.console import tell
 from ttcnet.errors import complaints, fail
 from ttcnet.evaluate import wilson
 from ttcnet.insertable import check_gain
+from ttcnet.locking import owned
 from ttcnet.options import usable
 from ttcnet.records import write_json
 
@@ -123,7 +124,8 @@ def _make(
             if minutes and now - begin + longest > 60 * minutes:
                 typer.echo("Stopped for the time being. The same command goes on.")
                 break
-            workshop.make(name, run, out / name)
+            with owned(out / name):
+                workshop.make(name, run, out / name)
             longest = max(longest, time.monotonic() - now)
     for name in chosen:
         if (out / name / "measured.json").exists():

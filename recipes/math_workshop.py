@@ -6,7 +6,6 @@ import copy
 import gzip
 import json
 import math
-import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from ttcnet.errors import fail
 from ttcnet.evaluate.likelihood import answer_tokens, likelihoods
 from ttcnet.records import write_json, write_text
 from ttcnet.train.settings import FineTuning
+from ttcnet.writing import replacing
 
 from .greedy import answers
 from .lean import Lean
@@ -127,15 +127,13 @@ class Workshop:
 
     def _answer(self, model: Any, run: Run, folder: Path) -> None:
         horizons: Sequence[int | None] = (None,) if not run.plans else HORIZONS if run.sweep else FEW_HORIZONS
-        unfinished = folder / "answers.jsonl.gz.tmp"
-        with gzip.open(unfinished, "wt", encoding="utf-8") as file:
+        with replacing(folder / "answers.jsonl.gz") as new, gzip.open(new, "wt", encoding="utf-8") as file:
             for steps in horizons:
                 if steps is not None:
                     adapter.set_horizon(model, steps)
                 for benchmark in self.task.benchmarks:
                     for row in self._answers(model, benchmark):
                         file.write(json.dumps({"benchmark": benchmark.name, "horizon": steps} | row) + "\n")
-        os.replace(unfinished, folder / "answers.jsonl.gz")
 
     def _answers(self, model: Any, benchmark: Benchmark) -> Iterator[dict[str, Any]]:
         made = answers(model, benchmark.prompts, LIMITS[self.task.name], self.ends)

@@ -21,6 +21,7 @@ import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ttcnet.errors import complaints
+from ttcnet.locking import owned
 from ttcnet.options import usable
 from ttcnet.records import cut_log, write_json
 from ttcnet.tasks.sudoku.settings import ARCHITECTURES, OF_INSERTED, TrainConfig
@@ -105,12 +107,15 @@ def main(
     with complaints():
         configs = runs(setting, steps, only, parse(change))
         boards, judges = read(train), read(test)
-        trainers = _start(configs, boards, out, usable(device))
-        if _train(trainers, out, deadline):
-            for name, trainer in trainers.items():
-                _judge(name, trainer, judges, out)
-        else:
-            typer.echo("Stopped for the time being. The same command goes on.")
+        with ExitStack() as locks:
+            for name in configs:
+                locks.enter_context(owned(out / name))
+            trainers = _start(configs, boards, out, usable(device))
+            if _train(trainers, out, deadline):
+                for name, trainer in trainers.items():
+                    _judge(name, trainer, judges, out)
+            else:
+                typer.echo("Stopped for the time being. The same command goes on.")
 
 
 def _start(configs: dict[str, TrainConfig], boards: Boards, out: Path, device: str) -> dict[str, Trainer]:

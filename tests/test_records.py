@@ -14,7 +14,6 @@ def test_two_processes_that_write_the_same_file_do_not_stumble_over_each_other(t
 
     def meanwhile(source, target):
         monkeypatch.setattr(os, "replace", replace)
-        monkeypatch.setattr(os, "getpid", lambda: 2)
         records.write_text(file, "the other's")
         replace(source, target)
 

@@ -12,7 +12,7 @@ from .evaluate.analyse import app as analyse
 from .evaluate.commands import app as evaluate
 from .tasks.countdown.commands import app as countdown
 from .tasks.sudoku.commands import app as sudoku
-from .train.commands import sft
+from .train.commands import KEYS, sft
 
 app = typer.Typer(
     help="Planning inside language models: a layer that solves an optimal-control problem for every token.",
@@ -24,7 +24,7 @@ app.add_typer(sudoku, name="sudoku")
 app.add_typer(countdown, name="countdown")
 app.add_typer(evaluate, name="eval")
 app.add_typer(analyse, name="analyse")
-app.command()(sft)
+app.command(epilog=KEYS)(sft)
 app.command()(data)
 
 

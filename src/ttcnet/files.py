@@ -17,16 +17,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ttcnet.errors import fail
+from ttcnet.writing import replacing
 
 
 def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     """Tensors by name, and facts that are fit for JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.tmp")
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with writing(path):
-        save_file(kept, unfinished, metadata={"facts": json.dumps(facts)})
-    os.replace(unfinished, path)
+    with writing(path), replacing(path) as new:
+        save_file(kept, new, metadata={"facts": json.dumps(facts)})
 
 
 @contextmanager

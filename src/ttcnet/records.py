@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from .errors import fail
 from .extras import require
 from .names import is_path
+from .writing import is_stream, replacing
 
 FILES = (".json", ".gz", ".csv", ".txt", ".parquet", ".zip")  # no dataset of the Hub has a name that ends so
 PICTURES = (".png", ".pdf", ".svg")
@@ -109,11 +110,17 @@ def is_unicode(text: str) -> bool:
 
 def check_output(field: str, path: Path | None) -> None:
     """Fail, before there is anything to lose, if no file can be written there. Its folder is made."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir() or not os.access(path.parent, os.W_OK):
-            value = f"{path}, which is a folder" if path.is_dir() else f"{path} in a folder that is read-only"
-            fail(field, "must be a file that can be written", value, "Name another file.", OSError)
+    if path is None:
+        return
+    if is_stream(path):
+        if not os.access(path, os.W_OK):
+            fail(field, "must be a file that can be written", f"{path}, which is not", "Name another file.", OSError)
+        return
+    folder = Path(os.path.realpath(path)).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    if path.is_dir() or not os.access(folder, os.W_OK):
+        value = f"{path}, which is a folder" if path.is_dir() else f"{path} in a folder that is read-only"
+        fail(field, "must be a file that can be written", value, "Name another file.", OSError)
 
 
 def check_folder(field: str, path: Path) -> None:
@@ -167,10 +174,5 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Whole or not at all, also where several processes write the same file at the same time."""
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        unfinished.write_bytes(content)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with replacing(path) as new:
+        new.write_bytes(content)

@@ -1,13 +1,10 @@
 """`plan`: right in float64, accurate in float32, and the same whatever surrounds it."""
 
-import math
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec, module_from_spec
 
 import pytest
 import torch
-from numba.core.dispatcher import Dispatcher
 from torch.autograd import forward_ad
 
 from benchmarks.errors import NAMES, cast, differentiate, relative_errors, weights
@@ -231,21 +228,6 @@ def test_an_indefinite_cost_is_reported(plan):
     assert plan(family, 4, check=False).isnan().all()
     family = draw("trained", n=1)
     assert plan(replace(family, Qf=family.Qf - 1e6), 1, check=False).isnan().all()  # a single action, too
-
-
-def test_kernels_can_be_compiled_where_nothing_can_be_kept(monkeypatch):
-    """A read-only installation and no home: there numba refuses to keep what it compiles."""
-
-    def refuse(_):
-        raise RuntimeError("cannot cache function: no locator available")
-
-    monkeypatch.setattr(Dispatcher, "enable_caching", refuse)
-    spec = find_spec("ttcnet.lqr.kernels.cpu_loops")
-    loops = module_from_spec(spec)
-    spec.loader.exec_module(loops)
-    rate, faded = torch.ones(2, 3).numpy(), torch.empty(2, 3).numpy()
-    loops._fade(rate, 2, faded)
-    assert faded == pytest.approx(math.exp(-2))
 
 
 def test_backends_agree():

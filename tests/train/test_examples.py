@@ -122,7 +122,7 @@ def test_long_rows_are_left_out_and_counted(tmp_path):
     assert examples.too_long == 1
     assert examples.longest == examples.tokens == len(examples.kept[0].input_ids)
     check_examples(examples, model(max_position_embeddings=examples.longest), 20)  # which is what was kept
-    assert "1 left out as too long (the longest has 44 tokens)" in examples.report
+    assert "1 of 2 rows (50 %) left out as too long (the longest has 44 tokens)" in examples.report
     with pytest.raises(ValueError, match="max_length must leave at least one example; got 5"):
         prepare(rows(str(path)), tokenizer(), max_length=5)
 

@@ -67,7 +67,7 @@ class WithInsertions(Conventions):
     def from_pretrained(cls, name: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
         """As in transformers, which makes up weights that are missing; here that is an error, unless the files are a
         base model's, and all that is inserted is new."""
-        model, report = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)  # type: ignore[misc]
+        model, report = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
         inserted = {key for key in model.state_dict() if PLACE in key}
         missing = [] if inserted <= report["missing_keys"] else sorted(report["missing_keys"])
         extra = sorted(key for key in report["unexpected_keys"] if PLACE in key)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from rich.progress import Progress
 
 from ttcnet.errors import fail
 from ttcnet.records import rows, write_json
+from ttcnet.writing import replacing
 
 from .settings import fixed
 
@@ -119,14 +119,13 @@ class Folder:
         inputs = [self.file(name) for name in step.before]
         total = sum(self.counts["stages"][name]["kept"] for name in step.before) if inputs else None
         begin, files = time.monotonic(), _digests(step.sources)
-        with _open(_unfinished(kept)) as writer, _open(_unfinished(dropped)) as remarks:
-            stage = Stage(self.path, inputs, writer, remarks, StageBar(progress, step.name, total))
-            step.work(stage)
-        stage.bar.end()
-        os.replace(_unfinished(dropped), dropped)
+        with replacing(dropped) as new_dropped, replacing(kept) as new_kept:
+            with _open(new_kept) as writer, _open(new_dropped) as remarks:
+                stage = Stage(self.path, inputs, writer, remarks, StageBar(progress, step.name, total))
+                step.work(stage)
+            stage.bar.end()
         if not stage.reasons:
             dropped.unlink()
-        os.replace(_unfinished(kept), kept)
         self.counts["stages"][step.name] = {
             "settings": fixed(step.settings),
             "files": files,
@@ -151,11 +150,7 @@ def _digests(sources: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _unfinished(path: Path) -> Path:
-    return path.with_name(f"{path.name}.tmp")
-
-
 def _open(path: Path) -> Any:
-    if path.name.endswith(".gz.tmp"):
+    if path.suffix == ".gz":
         return gzip.open(path, "wt", compresslevel=1, encoding="utf-8")
     return path.open("w", encoding="utf-8")

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from ttcnet.bars import Bar
 from ttcnet.environment import circumstances
+from ttcnet.locking import owned
 
 from .contamination import decontaminate
 from .duplicates import exact, near
@@ -29,6 +30,11 @@ PACKAGES = ("datasets", "rensa", "math-verify")
 def run(settings: Settings) -> Path:
     """Do all stages, or those that are not done yet. The folder gets data.jsonl, counts.json, and what every stage kept
     and dropped."""
+    with owned(Path(settings.out)):
+        return _run(settings)
+
+
+def _run(settings: Settings) -> Path:
     facts = {"settings": asdict(settings)} | circumstances(*PACKAGES)
     planned = list(steps(settings))
     folder = Folder(Path(settings.out), planned, facts)

@@ -16,6 +16,7 @@ from ttcnet.environment import circumstances
 from ttcnet.errors import fail
 from ttcnet.extras import require
 from ttcnet.records import rows
+from ttcnet.writing import replacing
 
 from .alignment import similarity, summary
 from .local import load
@@ -130,5 +131,6 @@ def draw(found: dict[str, Any], path: Path) -> None:
     axes.set_xticks(range(len(entries)), [place(entry["module"]) for entry in entries])
     axes.set(xlabel="block", ylabel="similarity", title=f"{found['questions']} questions, T = {found['horizon']}")
     figure.legend(loc="outside right upper", fontsize="small")
-    figure.savefig(path, dpi=150)
+    with replacing(path) as new:
+        figure.savefig(new, dpi=150)
     pyplot.close(figure)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +11,7 @@ import typer
 
 from ttcnet.console import show, tell
 from ttcnet.errors import complaints, fail
+from ttcnet.locking import owned
 from ttcnet.names import check_model
 from ttcnet.options import Device, numbers, usable
 from ttcnet.records import check_folder
@@ -73,7 +74,10 @@ def math_command(
         _distinct([each.name for each in chosen])
         horizons = numbers("horizon", horizon)
         tell(f"Reading the problems of {', '.join(each.name for each in chosen)} ...")
-        with Graders() as graders:
+        with ExitStack() as opened:
+            for each in chosen:
+                opened.enter_context(owned(out / each.name))
+            graders = opened.enter_context(Graders())
             graders.check()
             sets = [problems(each, limit) for each in chosen]  # all of them, before anything is generated
             from .progress import run_watched
@@ -135,7 +139,7 @@ def scaling_command(
         require("matplotlib", "eval", "Drawing the figure")  # now, not when all is answered
         source = benchmark(name, data)
         tell(f"Reading the problems of {source.name} ...")
-        with Graders() as graders:
+        with owned(out), Graders() as graders:
             graders.check()
             from .progress import run_watched
             from .scaling import METHODS, table

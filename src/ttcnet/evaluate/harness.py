@@ -21,6 +21,7 @@ from ttcnet.console import tell
 from ttcnet.environment import circumstances, commit
 from ttcnet.errors import check_integer, fail
 from ttcnet.files import is_first_process
+from ttcnet.locking import owned
 from ttcnet.names import loading
 from ttcnet.records import write_json, write_lines
 
@@ -65,7 +66,7 @@ def evaluate(settings: Harness, out: Path, *, batch: int = 8, device: str | None
             check_integer(field, value, 0 if field == "shots" else 1, "Pass such a number.")
     if not settings.tasks:
         fail("tasks", "must name one at least", "none", "Name some, with commas between.")
-    with _running_code(run_code), _quietly():
+    with owned(out), _running_code(run_code), _quietly():
         tell(f"Reading the tasks {', '.join(settings.tasks)} ...")
         tasks = _tasks(settings, run_code)
         tell(f"Loading {settings.model} ...")
@@ -87,9 +88,9 @@ def evaluate(settings: Harness, out: Path, *, batch: int = 8, device: str | None
             torch_random_seed=SEED + journal.found,  # samples that follow others are not drawn like them
             confirm_run_unsafe_code=run_code,
         )
-    if results is None:
-        return ""  # the first process has them
-    _write(results, settings, model, out)
+        if results is None:
+            return ""  # the first process has them
+        _write(results, settings, model, out)
     return str(make_table(results)) + ("\n" + str(make_table(results, "groups")) if results.get("groups") else "")
 
 
@@ -169,7 +170,6 @@ def _check_settings(settings: Harness, model: TTCNetLM, out: Path) -> None:
         changed = {name: (before.get(name), value) for name, value in now.items() if before.get(name) != value}
         remedy = "Give the settings that it was started with, or choose another folder."
         fail("settings", f"must be those of the evaluation in {out}", f"(then, now): {changed}", remedy)
-    out.mkdir(parents=True, exist_ok=True)
     if is_first_process():
         write_json(out / SETTINGS, now)
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from ttcnet.extras import require
 from ttcnet.tasks.math import Graders
+from ttcnet.writing import replacing
 
 from .choose import Line, Vote, best_of, by_problem
 from .engine import FAILED
@@ -129,7 +130,8 @@ def draw(rows: list[Row], title: str, path: Path) -> None:
     right.set(xlabel="tokens generated for an answer")
     right.set_xscale("log")
     figure.legend(*right.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
-    figure.savefig(path, dpi=150)
+    with replacing(path) as new:
+        figure.savefig(new, dpi=150)
     pyplot.close(figure)
 
 

@@ -50,12 +50,21 @@ def horizon(value: object) -> int:
     if isinstance(value, bool | Tensor):
         fail("horizon", "must be an integer", repr(value), remedy, TypeError)
     try:  # an int stays as it is, since torch.compile may have a symbol in its place
-        steps = value if isinstance(value, int) else operator.index(value)  # type: ignore[arg-type]
+        steps = value if isinstance(value, int | torch.SymInt) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         fail("horizon", "must be an integer", repr(value), remedy, TypeError)
     if steps < 0:
         fail("horizon", "must be 0 or more", steps, remedy)
     return steps
+
+
+def not_traced() -> None:
+    """That torch.jit.trace is not at work, which would record neither the horizon nor the kernels."""
+    if torch.jit.is_tracing():
+        raise RuntimeError(
+            "torch.jit.trace cannot record a plan: it would fix the horizon and leave the kernels out. Use "
+            "torch.compile, torch.export.export, or torch.onnx.export(..., dynamo=True)."
+        )
 
 
 def first(bad: Tensor) -> str:

@@ -12,7 +12,7 @@ over a Family, whose fields are contiguous and in working precision.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any, Protocol
@@ -33,6 +33,10 @@ BACKENDS = {
     "symplectic on cuda": "kernels.cuda_symplectic",
 }
 FIELDS = Family._fields
+FORWARD = (
+    "plan has no forward mode derivatives (torch.func.jvp, jacfwd, hessian). Use torch.func.grad, vjp or jacrev, or "
+    'solve(family.unroll(horizon), method="riccati"), which torch can differentiate in every way.'
+)
 
 
 class Backend(Protocol):
@@ -46,12 +50,21 @@ class Backend(Protocol):
 def plan(family: ModulatedLQR, horizon: int, backend: str) -> Tensor:
     """The first actions, differentiable once. `backend` is one of BACKENDS, and the horizon at least 1."""
     tensors = [getattr(family, name) for name in FIELDS]
+    if torch.compiler.is_exporting():  # the number of check-points would tie the graph to horizons near this one
+        return torch.ops.ttcnet.plan(*tensors, horizon, False, backend)[0]
+    if transformed():
+        return _TransformedPlan.apply(horizon, backend, *tensors)
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     if torch.compiler.is_compiling() or any(type(x) not in (Tensor, Parameter) for x in tensors):
         return torch.ops.ttcnet.plan(*tensors, horizon, keep, backend)[0]
     if keep or forward_ad._current_level >= 0:  # forward mode, which it refuses and a kernel would not notice
         return _EagerPlan.apply(horizon, backend, *tensors)
     return _plan(*tensors, horizon, False, backend)[0]
+
+
+def transformed() -> bool:
+    """Whether torch.func (grad, vmap, jacrev, ...) is at work, and tensors may stand for others."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 @cache
@@ -84,6 +97,8 @@ def _plan_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
 def _plan_backward(*arguments: Any) -> list[Tensor]:
     *tensors, checkpoints, g, horizon, backend = arguments
     family = _family(tensors)
+    if checkpoints is None:
+        checkpoints = _module(backend).forward(family, horizon, True)[1]
     grads = _module(backend).backward(family, horizon, checkpoints, g.to(family.a.dtype).contiguous())
     # what the heads of a token share gets the sum of their gradients
     whole = (_summed(grad, x.ndim) for grad, x in zip(grads, family, strict=True))
@@ -114,9 +129,67 @@ class _EagerPlan(torch.autograd.Function):
         return None, None, *_plan_backward(*ctx.saved_tensors, grads[0], ctx.horizon, ctx.backend)
 
 
+class _TransformedPlan(torch.autograd.Function):
+    """Under torch.func. What is mapped over becomes more tokens, so that all backends can; nothing is kept for the
+    backward pass, which makes its own check-points."""
+
+    @staticmethod
+    def forward(horizon: int, backend: str, *tensors: Tensor) -> Tensor:
+        return _plan(*tensors, horizon, False, backend)[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        ctx.horizon, ctx.backend, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return None, None, *_TransformedGradients.apply(ctx.horizon, ctx.backend, *ctx.saved_tensors, grads[0])
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, horizon: int, backend: str, *tensors: Tensor) -> Any:
+        u = _TransformedPlan.apply(horizon, backend, *_as_tokens(info.batch_size, dims[2:], tensors))
+        return u.unflatten(0, (info.batch_size, -1)), 0
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise NotImplementedError(FORWARD)
+
+
+class _TransformedGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(horizon: int, backend: str, *tensors: Tensor) -> tuple[Tensor, ...]:
+        *fields, g = tensors
+        return tuple(_plan_backward(*fields, None, g, horizon, backend))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        with torch.enable_grad():
+            refuse_second_derivatives("plan")
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, horizon: int, backend: str, *tensors: Tensor) -> Any:
+        grads = _TransformedGradients.apply(horizon, backend, *_as_tokens(info.batch_size, dims[2:], tensors))
+        return tuple(x.unflatten(0, (info.batch_size, -1)) for x in grads), (0,) * len(grads)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise NotImplementedError(FORWARD)
+
+
+def _as_tokens(batch: int, dims: Sequence[int | None], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors that have a batch dimension, at `dims` or to be added, in front of their tokens: all one, tokens."""
+    whole = (x.expand(batch, *x.shape) if d is None else x.movedim(d, 0) for x, d in zip(tensors, dims, strict=True))
+    return [x.flatten(0, 1) for x in whole]
+
+
 def _remember(ctx: Any, inputs: Any, output: Any) -> None:
-    *tensors, ctx.horizon, _, ctx.backend = inputs
-    ctx.save_for_backward(*tensors, output[1])
+    *tensors, ctx.horizon, keep, ctx.backend = inputs
+    ctx.save_for_backward(*tensors, output[1] if keep else None)
     ctx.mark_non_differentiable(output[1])
 
 
@@ -139,7 +212,7 @@ _tensors = ", ".join(f"Tensor {name}" for name in FIELDS)
 _define("plan", f"({_tensors}, SymInt horizon, bool keep, str backend) -> (Tensor, Tensor)", _plan, _plan_fake)
 _define(
     "plan_backward",
-    f"({_tensors}, Tensor checkpoints, Tensor g, SymInt horizon, str backend) -> Tensor[]",
+    f"({_tensors}, Tensor? checkpoints, Tensor g, SymInt horizon, str backend) -> Tensor[]",
     _plan_backward,
     _plan_backward_fake,
 )

@@ -16,7 +16,8 @@ NAMES = ("auto", "reference", "fused", "symplectic")
 def plan(family: ModulatedLQR, horizon: int, backend: str = "auto", *, check: bool | None = None) -> Tensor:
     """The first optimal action of every problem of `family` over `horizon` steps, (N, H, m).
 
-    Differentiable once with respect to every field. A horizon of 0 plans nothing and returns zeros.
+    Differentiable once with respect to every field, also by torch.func (grad, vjp, jacrev, vmap over any field). A
+    horizon of 0 plans nothing and returns zeros.
 
     Args:
         family: the problems. Half precision is planned in float32 and returned in half precision.
@@ -27,12 +28,14 @@ def plan(family: ModulatedLQR, horizon: int, backend: str = "auto", *, check: bo
             compiled kernels on a CUDA device, up to 64 states and actions and unchecked, and in PyTorch otherwise. It
             loses digits over long or strongly controlled horizons, and says so only where it is checked.
         check: whether to check values (finite, signs, symmetry). None checks on the CPU and not on a GPU, where
-            reading values would make the host wait. Unchecked, a NaN or a problem without a minimum stays by itself
+            reading values would make the host wait, nor where torch traces or transforms (torch.compile, torch.func).
+            Unchecked, a NaN or a problem without a minimum stays by itself
             and makes that problem's action NaN (the symplectic iteration does not notice that a minimum is missing).
 
     Raises:
         ValueError, TypeError: for an invalid family, horizon or backend.
-        RuntimeError: if the backend cannot run here, or if second derivatives are asked for.
+        RuntimeError: if the backend cannot run here, if second derivatives are asked for, and under torch.jit.trace.
+        NotImplementedError: if forward mode derivatives are asked for.
 
     Examples:
         >>> import torch
@@ -45,19 +48,23 @@ def plan(family: ModulatedLQR, horizon: int, backend: str = "auto", *, check: bo
         >>> plan(family, horizon=3)
         tensor([[[-0.6154, -0.6154]]])
     """
+    checks.not_traced()
     if not isinstance(family, ModulatedLQR):
         remedy = "Build one with ModulatedLQR(...); general problems go to solve()."
         checks.fail("family", "must be a ModulatedLQR", type(family).__name__, remedy, TypeError)
     steps = checks.horizon(horizon)
     if backend not in NAMES:
         checks.fail("backend", f"must be one of {', '.join(NAMES)}", repr(backend), "See `ttcnet env`.")
-    checked = family.a.device.type == "cpu" and not torch.compiler.is_compiling() if check is None else check
+    readable = family.a.device.type == "cpu" and not torch.compiler.is_compiling() and not ops.transformed()
+    checked = readable if check is None else check
     chosen = _choose(family, backend, checked)
     if checked:
         family.check()
     if steps == 0:
         return torch.where(torch.zeros_like(family.r_inv, dtype=torch.bool), family.r_inv, 0)
     if chosen == "symplectic":
+        if ops.transformed():
+            raise RuntimeError('backend="symplectic" has no rules for torch.func. Use backend="auto" or "reference".')
         return _plan_symplectically(family, steps, checked)
     u = ops.plan(family, steps, chosen)
     if checked:

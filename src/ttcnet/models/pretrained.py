@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,8 +12,11 @@ from torch import Tensor, nn
 
 from ttcnet.nn import Inserted, TTCLayer
 from ttcnet.nn.mixers import Mixer
+from ttcnet.writing import open_up
 
 from .hub import HUB_OPTIONS, upload, write_card
+
+ALIGNMENT = 64  # bytes: where torch starts the tensors that it makes in main memory
 
 
 class Conventions:
@@ -34,6 +38,13 @@ class Conventions:
         else:
             super()._init_weights(module)  # type: ignore[misc]
 
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers; on the same machine the model computes what it did when it was saved, to the bit."""
+        loaded = super().from_pretrained(*args, **kwargs)  # type: ignore[misc]
+        align(loaded[0] if isinstance(loaded, tuple) else loaded)  # or with a report of what was loaded
+        return loaded
+
     def card(self) -> str:
         raise NotImplementedError
 
@@ -51,6 +62,8 @@ class Conventions:
             save_directory, is_main_process=is_main_process, state_dict=state_dict, **kwargs
         )
         if is_main_process and Path(save_directory).is_dir():
+            for path in Path(save_directory).glob("*.safetensors"):
+                open_up(path)  # safetensors keeps what it writes from others
             write_card(self.card(), save_directory)
         if is_main_process and push_to_hub:
             upload(save_directory, **{"repo_id": Path(save_directory).name} | hub)
@@ -62,3 +75,15 @@ class Conventions:
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder, **kwargs)
             return upload(folder, repo_id=repo_id, **hub)
+
+
+def align(model: nn.Module) -> None:
+    """Move weights in main memory to where torch would have put them.
+
+    transformers leaves loaded weights in the mapping of their file, where they start at multiples of 8 bytes. On some
+    CPUs, AMD's among them, MKL adds up in another order where a matrix does not start at a multiple of 16 bytes.
+    """
+    for tensor in chain(model.parameters(), model.buffers()):
+        held = tensor.data
+        if type(held) is Tensor and held.device.type == "cpu" and held.data_ptr() % ALIGNMENT:
+            tensor.data = held.clone()

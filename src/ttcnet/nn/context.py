@@ -39,10 +39,10 @@ class Affine(nn.Module):
     are not for others to read.
     """
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, inputs: int, outputs: int, **where: Any) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(outputs, inputs))
-        self.bias = nn.Parameter(torch.empty(outputs))
+        self.weight = nn.Parameter(torch.empty(outputs, inputs, **where))
+        self.bias = nn.Parameter(torch.empty(outputs, **where))
 
 
 class Context(nn.Module):
@@ -54,13 +54,16 @@ class Context(nn.Module):
         action_size: m, the size of a head's action.
         rank: number of basis matrices of B and of Q.
         time_homogeneous: no decays: the problem is the same at every step.
+        where: device and dtype of the parameters, as torch takes them.
     """
 
     kind: ClassVar[str]
     inputs: int  # how many numbers of a token it starts from: what the layer's projection has to put out
     bias: nn.Parameter  # of what heads draw, first of all
 
-    def __init__(self, heads: int, state_size: int, action_size: int, rank: int, time_homogeneous: bool) -> None:
+    def __init__(
+        self, heads: int, state_size: int, action_size: int, rank: int, time_homogeneous: bool, **where: Any
+    ) -> None:
         super().__init__()
         self.heads, self.rank, self.time_homogeneous = heads, rank, time_homogeneous
         n, m = self.sizes = state_size, action_size
@@ -69,8 +72,8 @@ class Context(nn.Module):
         if not time_homogeneous:
             self.parts |= {"decay_A": 1, "decay_B": m, "decay_Q": n}
         self.drawn = sum(self.parts.values())
-        self.bases_B = nn.Parameter(torch.empty(rank, n, m))
-        self.bases_C = nn.Parameter(torch.empty(rank, n, n))
+        self.bases_B = nn.Parameter(torch.empty(rank, n, m, **where))
+        self.bases_C = nn.Parameter(torch.empty(rank, n, n, **where))
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
@@ -127,11 +130,11 @@ class TokenContext(Context):
 
     kind = "token"
 
-    def __init__(self, *sizes: Any) -> None:
-        super().__init__(*sizes)
+    def __init__(self, *sizes: Any, **where: Any) -> None:
+        super().__init__(*sizes, **where)
         self.widths = [self.heads * self.sizes[0], self.heads * self.drawn, 2 * self.rank]
         self.inputs = sum(self.widths)
-        self.bias = nn.Parameter(torch.empty(sum(self.widths[1:])))
+        self.bias = nn.Parameter(torch.empty(sum(self.widths[1:]), **where))
         self.reset_parameters()
 
     def _draw(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -145,13 +148,13 @@ class HeadContext(Context):
 
     kind = "head"
 
-    def __init__(self, *sizes: Any) -> None:
-        super().__init__(*sizes)
+    def __init__(self, *sizes: Any, **where: Any) -> None:
+        super().__init__(*sizes, **where)
         n, _ = self.sizes
         self.inputs = self.heads * n
-        self.weight = nn.Parameter(torch.empty(self.heads, n, self.drawn))
-        self.bias = nn.Parameter(torch.empty(self.heads, self.drawn))
-        self.shared = Affine(self.heads * n, 2 * self.rank)  # coefficients of B and of Q
+        self.weight = nn.Parameter(torch.empty(self.heads, n, self.drawn, **where))
+        self.bias = nn.Parameter(torch.empty(self.heads, self.drawn, **where))
+        self.shared = Affine(self.heads * n, 2 * self.rank, **where)  # coefficients of B and of Q
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -20,22 +20,38 @@ class Inserted(nn.Module):
         like: the options of that TTC layer, width included.
         causal: tokens see the past alone.
         zero_init: start with all outputs at zero: for pretrained models.
+        device: of the parameters; None is torch's default, "meta" takes no memory.
+        dtype: of the parameters; None is torch's default.
         options: of the mixer. It has TTC's heads, and TTC's number of parameters, where they do not say otherwise.
     """
 
     def __init__(
-        self, kind: str, like: dict[str, Any], *, causal: bool = True, zero_init: bool = False, **options: Any
+        self,
+        kind: str,
+        like: dict[str, Any],
+        *,
+        causal: bool = True,
+        zero_init: bool = False,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
     ) -> None:
         super().__init__()
-        with torch.device("meta"):
-            layer = TTCLayer(**like)
+        layer = TTCLayer(**like, device="meta")
+        where: dict[str, Any] = {"device": device, "dtype": dtype}
         options = {"heads": layer.heads, **options}
         if "inner" not in options:
             target = sum(parameter.numel() for parameter in layer.parameters())
             options = mixers.matched(kind, layer.width, target, causal=causal, **options)
         self.zero_init = zero_init
-        self.norm = nn.RMSNorm(layer.width, eps=layer.norm.eps)
-        self.mixer = mixers.build(kind, layer.width, **{"causal": causal, **options})
+        self.norm = nn.RMSNorm(layer.width, eps=layer.norm.eps, **where)
+        self.mixer = mixers.build(kind, layer.width, **{"causal": causal, **options}, **where)
+        self.reset_outputs()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        self.norm.reset_parameters()
+        self.mixer.reset_parameters()
         self.reset_outputs()
 
     def reset_outputs(self) -> None:

@@ -48,7 +48,7 @@ def may_replay(x: Tensor, layer: nn.Module) -> bool:
         return False
     if layer.training or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda") or x.numel() == 0:
         return False
-    if forward_ad._current_level >= 0:
+    if forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
         return False
     return not torch.cuda.is_current_stream_capturing()
 

@@ -11,6 +11,7 @@ from ttcnet.errors import check_integer, fail
 from ttcnet.insertable import check_context, check_gain, context_of
 from ttcnet.lqr import ModulatedLQR, Solution, plan, solve
 from ttcnet.lqr.checks import horizon as check_horizon
+from ttcnet.lqr.checks import not_traced
 from ttcnet.lqr.plan import NAMES
 
 from .context import CONTEXTS, Affine
@@ -45,6 +46,9 @@ class TTCLayer(nn.Module):
         time_homogeneous: let the problem be the same at every step of the horizon (an ablation of the paper).
         eps: of the norms.
         backend: of `ttcnet.lqr.plan`.
+        device: of the parameters; None is torch's default. On "meta" they take no memory: `layer.to_empty(device=...)`,
+            then `layer.reset_parameters()`.
+        dtype: of the parameters; None is torch's default. Problems are planned in float32 or float64 whatever it is.
 
     Examples:
         >>> import torch
@@ -73,6 +77,8 @@ class TTCLayer(nn.Module):
         time_homogeneous: bool = False,
         eps: float = 1e-6,
         backend: str = "auto",
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         action_size = state_size if action_size is None else action_size
@@ -90,11 +96,12 @@ class TTCLayer(nn.Module):
             fail("dropout", "must lie in [0, 1)", dropout, "Pass the share to drop, such as 0.1.")
         self.dropout, self.zero_init, self.action_gain = dropout, zero_init, check_gain(action_gain)
         self.eps, self.backend = eps, backend
-        self.norm = nn.RMSNorm(width, eps=eps)
-        self.context = CONTEXTS[context](heads, state_size, action_size, rank, time_homogeneous)
-        self.project = nn.Linear(width, self.context.inputs, bias=False)
-        self.action_norm = nn.RMSNorm(heads * action_size, eps=eps)
-        self.out = nn.Linear(heads * action_size, width, bias=False)
+        where: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.norm = nn.RMSNorm(width, eps=eps, **where)
+        self.context = CONTEXTS[context](heads, state_size, action_size, rank, time_homogeneous, **where)
+        self.project = nn.Linear(width, self.context.inputs, bias=False, **where)
+        self.action_norm = nn.RMSNorm(heads * action_size, eps=eps, **where)
+        self.out = nn.Linear(heads * action_size, width, bias=False, **where)
         self._replays = Replays()
         self.reset_parameters()
 
@@ -150,6 +157,7 @@ class TTCLayer(nn.Module):
         return self.context(self.project(self.norm(x)).reshape(-1, self.context.inputs))
 
     def _steps(self, x: Tensor, horizon: int | None) -> int:
+        not_traced()
         if x.ndim == 0 or x.shape[-1] != self.width:
             remedy = "Build the layer with the width of its tokens."
             fail("x", f"must have shape (..., {self.width})", tuple(x.shape), remedy)

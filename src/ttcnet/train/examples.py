@@ -9,7 +9,7 @@ rows that are too long are left out and counted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -57,8 +57,15 @@ class Examples:
     def report(self) -> str:
         text = f"{len(self.kept):,} examples, {self.tokens:,} tokens, {self.learned:,} of them in answers"
         if self.too_long:
-            text += f"; {self.too_long:,} left out as too long (the longest has {self.overlong:,} tokens)"
+            rows = len(self.kept) + self.too_long
+            share = f"{self.too_long:,} of {rows:,} rows ({100 * self.too_long / rows:.3g} %)"
+            text += f"; {share} left out as too long (the longest has {self.overlong:,} tokens)"
         return text
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """All numbers, for JSON."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "kept"}
 
 
 def conversation(row: dict[str, Any], system: str | None = None) -> list[dict[str, str]]:

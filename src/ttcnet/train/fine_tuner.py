@@ -8,7 +8,6 @@ processes the weights were spread over.
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from ttcnet import adapter
 from ttcnet.errors import fail
 from ttcnet.files import facts, load, save
 from ttcnet.nn.horizon import Sampler
+from ttcnet.writing import put
 
 from .schedule import UNDECAYED, set_apart, warm_up_and_cosine
 from .state import gather, plain_items, scatter
@@ -90,7 +90,8 @@ class FineTuner(SFTTrainer):  # type: ignore[misc, unused-ignore]
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        unfinished = folder.with_name(f"{folder.name}.tmp")
+        step = self.state.global_step  # a name that all processes know, and that ttcnet.writing.clear knows too
+        unfinished = folder.with_name(f".{step:08x}.tmp.{folder.name}")
         tensors, facts = gather(self.model_wrapped, self._plain_optimizer())
         if self.args.should_save:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -102,8 +103,7 @@ class FineTuner(SFTTrainer):  # type: ignore[misc, unused-ignore]
         save(unfinished / RANDOM.format(self.args.process_index), *_random_state())
         self._wait()  # all have written
         if self.args.should_save:
-            shutil.rmtree(folder, ignore_errors=True)
-            os.replace(unfinished, folder)
+            put(unfinished, folder)
             self._forget_old()
         self._wait()
 
@@ -121,6 +121,8 @@ class FineTuner(SFTTrainer):  # type: ignore[misc, unused-ignore]
         tensors, facts = load(Path(checkpoint) / STATE)
         scatter(self.model_wrapped, self._plain_optimizer(), tensors, facts, checkpoint)
         self.lr_scheduler.load_state_dict(facts["schedule"])
+        for group, rate in zip(self.optimizer.param_groups, self.lr_scheduler.get_lr(), strict=True):
+            group["lr"] = rate  # another than in the checkpoint, if the run was extended
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         path = Path(checkpoint or "") / RANDOM.format(self.args.process_index)

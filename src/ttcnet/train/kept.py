@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from ttcnet.bars import Bar
 from ttcnet.errors import fail
 from ttcnet.files import is_first_process
 from ttcnet.records import count, rows, write_json
+from ttcnet.writing import clear, replacing
 
 from .examples import Example, Examples, prepare
 from .settings import FineTuning
@@ -67,16 +66,14 @@ def examples_of(config: FineTuning, tokenizer: Any, folder: Path, begun: bool = 
     if file.is_file():
         origin |= {"bytes": file.stat().st_size, "changed": file.stat().st_mtime_ns}
     if is_first_process() and _counts(folder, origin) is None:
-        unfinished = folder / f"{DATA}.tmp"
-        try:
-            made, digest = _make(config, tokenizer, unfinished)
+        folder.mkdir(parents=True, exist_ok=True)
+        clear(folder)
+        with replacing(folder / DATA) as new:
+            made, digest = _make(config, tokenizer, new)
             if begun and _facts(folder).get("digest", digest) != digest:
                 remedy = "Restore the data, or choose another folder."
                 fail("data", f"must be that of the run in {folder.parent}", f"other rows in {config.data}", remedy)
             (folder / FACTS).unlink(missing_ok=True)
-            os.replace(unfinished, folder / DATA)
-        finally:
-            unfinished.unlink(missing_ok=True)
         write_json(folder / FACTS, {"counts": made, "origin": origin, "digest": digest})
     while (counts := _counts(folder, origin)) is None:
         time.sleep(1)
@@ -95,11 +92,9 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 def _make(config: FineTuning, tokenizer: Any, path: Path) -> tuple[dict[str, int], str]:
     """Into a file; counts, and a number for the rows."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     store, total = Store(path), count(config.data, config.split)
     with Bar(console=Console(stderr=True), transient=True) as progress:
         source = progress.track(rows(config.data, config.split), total, description="reading")
         made = prepare(source, tokenizer, max_length=config.max_length, system=config.system, store=store)
     store.close()
-    counts = {field.name: getattr(made, field.name) for field in fields(Examples) if field.name != "kept"}
-    return counts, store.digest.hexdigest()
+    return made.counts, store.digest.hexdigest()

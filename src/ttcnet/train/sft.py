@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +26,22 @@ from ttcnet.environment import circumstances
 from ttcnet.errors import fail
 from ttcnet.files import is_first_process, writing
 from ttcnet.insertable import plans
+from ttcnet.locking import owned
 from ttcnet.names import loading
 from ttcnet.nn.horizon import parse
 from ttcnet.records import write_json
+from ttcnet.writing import put, temporary
 
 from .examples import Examples, check_examples
-from .fine_tuner import FineTuner, Horizons, checkpoints, last_checkpoint
+from .fine_tuner import FineTuner, Horizons, last_checkpoint
 from .kept import examples_of
+from .record import CONTENTS, RESULTS, begun, checked
 from .report import Report
 from .settings import FineTuning
+from .shared import check_shared
+from .stopping import Stopper
 
 LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-CONTENTS = "settings.json"
-RESULTS = {"all": "model", "inserted": "adapter", "lora": "adapter"}
 
 
 def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None) -> Any:
@@ -50,31 +53,43 @@ def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None) -> A
         model: instead of what `config.model` names.
         tokenizer: likewise.
     """
-    out, console = Path(config.out), Console(stderr=True, quiet=not is_first_process(), highlight=False, soft_wrap=True)
     _check(config)
-    out.mkdir(parents=True, exist_ok=True)
-    _check_settings(config, out)
+    stopper = Stopper()
+    with stopper.listening(), owned(Path(config.out)):
+        return _fine_tune(config, model, tokenizer, stopper)
+
+
+def _fine_tune(config: FineTuning, model: Any, tokenizer: Any, stopper: Stopper) -> Any:
+    out, console = Path(config.out), Console(stderr=True, quiet=not is_first_process(), highlight=False, soft_wrap=True)
+    options = _options(config)
+    check_shared(out, options.device)
+    record = checked(config, out, console.print)
     avoid_cudnn()
     if tokenizer is None:
         with loading(config.model):
             tokenizer = AutoTokenizer.from_pretrained(config.model)
-    examples = examples_of(config, tokenizer, out / "examples", begun=_begun(out))
+    examples = examples_of(config, tokenizer, out / "examples", begun=begun(out))
     console.print(examples.report)
     if model is None:
         tell(f"Loading {config.model} ...")
-        with loading(config.model):
+        with loading(config.model), _whole():
             model = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32)
     check_examples(examples, model, config.max_length)
     model = _insert(model, config)
     report = Report(out)
-    trainer = _trainer(model, tokenizer, config, examples, report)
+    trainer = _trainer(model, tokenizer, config, options, examples, stopper, report)
     last = last_checkpoint(out, console.print)
+    if is_first_process() and record is not None:
+        write_json(out / CONTENTS, record | {"examples": examples.counts} | circumstances())
     if last is not None:
         console.print(f"Going on from {last}.")
     own = adapter.horizon(model, model.config.horizon) if plans(model) else nullcontext()  # not that of the last step
     with report.progress, own:
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
+    stopper.check(trainer.state)
     save_result(trainer.model, tokenizer, config, out)
+    if examples.too_long:
+        console.print(f"Trained on {examples.report}.")
     return trainer.model
 
 
@@ -97,26 +112,16 @@ def _processes() -> int:
     return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def _begun(out: Path) -> bool:
-    """Whether something was learned there."""
-    return bool(checkpoints(out)) or any((out / result).exists() for result in RESULTS.values())
-
-
-def _check_settings(config: FineTuning, out: Path) -> None:
-    """A folder holds one run: once something was learned there, other settings are refused."""
-    kept, now = out / CONTENTS, config.to_dict()
-    if kept.exists() and _begun(out):
-        try:
-            before = json.loads(kept.read_text())["settings"]
-        except (ValueError, KeyError, TypeError) as error:
-            fail(str(kept), "must be what ttcnet wrote", repr(error), "Restore it, or choose another folder.")
-        changed = {name: (before.get(name), now[name]) for name in now if before.get(name) != now[name]}
-        changed.pop("out", None)  # a folder may be moved
-        if changed:
-            remedy = "Give the settings that it was started with, or choose another folder."
-            fail("settings", f"must be those of the run in {out}", f"(then, now): {changed}", remedy)
-    elif is_first_process():
-        write_json(kept, {"settings": now} | circumstances())
+@contextmanager
+def _whole() -> Iterator[None]:
+    """While a model is loaded: by every process in full, whatever accelerate asks for. What is inserted is made from it
+    before FSDP hands out the first process's weights."""
+    name = "FSDP_CPU_RAM_EFFICIENT_LOADING"
+    before = os.environ.pop(name, None)
+    try:
+        yield
+    finally:
+        os.environ.update({} if before is None else {name: before})
 
 
 def _insert(model: Any, config: FineTuning) -> Any:
@@ -147,12 +152,9 @@ def _compile(model: Any, horizons: int) -> None:
         part.compile()
 
 
-def _trainer(
-    model: Any, tokenizer: Any, config: FineTuning, examples: Examples, *callbacks: TrainerCallback
-) -> FineTuner:
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    options = SFTConfig(
+def _options(config: FineTuning) -> SFTConfig:
+    """Those of TRL. With them the process joins its job."""
+    return SFTConfig(
         output_dir=config.out,
         per_device_train_batch_size=config.device_batch,
         gradient_accumulation_steps=config.batch // (config.device_batch * _processes()),
@@ -164,7 +166,7 @@ def _trainer(
         max_grad_norm=1.0,
         num_train_epochs=config.epochs,
         max_steps=config.steps or -1,
-        max_length=(config.max_length or examples.longest) if config.packing else None,  # of a pack; nothing is cut
+        max_length=None,  # nothing is cut
         packing=config.packing,
         bf16=config.bf16,
         gradient_checkpointing=config.check_pointing,
@@ -181,6 +183,15 @@ def _trainer(
         remove_unused_columns=True,
         use_cpu=not torch.cuda.is_available(),
     )
+
+
+def _trainer(
+    model: Any, tokenizer: Any, config: FineTuning, options: SFTConfig, examples: Examples, *callbacks: TrainerCallback
+) -> FineTuner:
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if config.packing:
+        options.max_length = config.max_length or examples.longest  # of a pack
     if plans(model):
         callbacks = (*callbacks, Horizons(parse(config.horizon, seed=config.seed)))
     trainer = FineTuner(
@@ -195,21 +206,19 @@ def save_result(model: Any, tokenizer: Any, config: FineTuning, out: Path) -> No
     """model/ where the base was trained; adapter/ with what was inserted, and what PEFT added, where it was not. It is
     there whole or not at all. All processes have to call this, and the first one writes."""
     folder = out / RESULTS[config.train]
-    unfinished, first = folder.with_name(f"{folder.name}.tmp"), is_first_process()
-    if first:
-        shutil.rmtree(unfinished, ignore_errors=True)
-    with writing(folder):
-        if config.train != "all" and config.adapter is not None:
-            adapter.save(model, unfinished)
-        if config.train != "inserted":
-            alone = config.train == "lora"  # and the embeddings, of which PEFT would ask, are as they were
-            options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=alone)
-            weights = get_model_state_dict(model, options=options)
-            if first:
-                model.save_pretrained(
-                    unfinished, state_dict=weights, **{"save_embedding_layers": False} if alone else {}
-                )
-    if first:
-        tokenizer.save_pretrained(unfinished)
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(unfinished, folder)
+    new, first = temporary(folder), is_first_process()
+    try:
+        with writing(folder):
+            if config.train != "all" and config.adapter is not None:
+                adapter.save(model, new)
+            if config.train != "inserted":
+                alone = config.train == "lora"  # and the embeddings, of which PEFT would ask, are as they were
+                options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=alone)
+                weights = get_model_state_dict(model, options=options)
+                if first:
+                    model.save_pretrained(new, state_dict=weights, **{"save_embedding_layers": False} if alone else {})
+        if first:
+            tokenizer.save_pretrained(new)
+            put(new, folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)

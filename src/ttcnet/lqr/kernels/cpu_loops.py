@@ -8,22 +8,15 @@ is kept, row by row: entry (i, k), k <= i, at i (i + 1) / 2 + k.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
+
+from ttcnet.compiling import jit
 
 Array = Any
 BLOCK = 128  # more do not fit into the processor's second cache, fewer leave SIMD idle
-
-
-def _compile(function: Callable[..., None]) -> Any:
-    options: dict[str, Any] = dict(nogil=True, fastmath={"contract", "nsz"}, error_model="numpy")
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no folder to write to: compile again next time
-        return numba.njit(**options)(function)
+_compile = jit(nogil=True, fastmath={"contract", "nsz"}, error_model="numpy")
 
 
 @_compile

@@ -5,17 +5,20 @@ NVRTC, the compiler, and the driver. What was compiled is kept in the user's cac
 from __future__ import annotations
 
 import ctypes
+import errno
 import glob
 import hashlib
 import os
 import re
 import sysconfig
-import tempfile
 from functools import cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from ttcnet.compiling import tell_unkept
+from ttcnet.writing import replacing
 
 from .launch import Launch
 
@@ -110,19 +113,34 @@ def _binary(name: str, defines: tuple[tuple[str, str], ...], capability: tuple[i
     _compiler().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     source = _source(name)
     key = hashlib.sha256(source + repr((options, major.value, minor.value)).encode()).hexdigest()[:32]
-    folder = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "ttcnet"
-    kept = folder / f"{key}.cubin"
-    if kept.exists():
-        return kept.read_bytes()
-    code = _compile(name, source, options)
+    kept = _kept(key)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as unfinished:
-            unfinished.write(code)
-        os.replace(unfinished.name, kept)
+        if kept is not None and kept.exists():
+            return kept.read_bytes()
     except OSError:
-        pass  # a read-only home: compile again next time
+        pass  # not for us to read: compile
+    code = _compile(name, source, options)
+    _keep(code, kept)
     return code
+
+
+def _kept(key: str) -> Path | None:
+    """Where a binary is kept; None for a user without a home."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ttcnet" / f"{key}.cubin"
+    except RuntimeError:
+        return None
+
+
+def _keep(code: bytes, kept: Path | None) -> None:
+    try:
+        if kept is None:
+            raise OSError(errno.ENOENT, "there is no home")
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(kept) as new:
+            new.write_bytes(code)
+    except OSError as error:
+        tell_unkept("XDG_CACHE_HOME", str(error.strerror or error))
 
 
 def _source(name: str) -> bytes:

@@ -15,6 +15,7 @@ Mamba has kernels for a GPU besides, see `selective.py`. With causal=False they 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -43,17 +44,28 @@ KINDS: dict[str, type[Mixer]] = {
 }
 
 
-def build(kind: str, width: int, *, heads: int, causal: bool = True, **options: Any) -> Mixer:
-    """A mixer by its name in KINDS. Options are those of its class."""
-    return _class(kind)(width, heads=heads, causal=causal, **options)
+def build(
+    kind: str,
+    width: int,
+    *,
+    heads: int,
+    causal: bool = True,
+    device: torch.device | str | int | None = None,
+    dtype: torch.dtype | None = None,
+    **options: Any,
+) -> Mixer:
+    """A mixer by its name in KINDS. Options are those of its class.
+
+    Its parameters are on `device` and of `dtype`, those that torch has by default where these are None.
+    """
+    with nullcontext() if device is None else torch.device(device):
+        return _class(kind)(width, heads=heads, causal=causal, **options).to(dtype)
 
 
 def parameters(kind: str, width: int, *, heads: int, causal: bool = True, **options: Any) -> int:
     """The number of parameters of `build(...)`, without memory for any."""
-    with torch.device("meta"):
-        return sum(
-            parameter.numel() for parameter in build(kind, width, heads=heads, causal=causal, **options).parameters()
-        )
+    mixer = build(kind, width, heads=heads, causal=causal, device="meta", **options)
+    return sum(parameter.numel() for parameter in mixer.parameters())
 
 
 def matched(

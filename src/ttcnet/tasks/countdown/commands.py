@@ -30,7 +30,8 @@ def make_command(
 ) -> None:
     """Make puzzles with solutions: problem, solution and answer for ttcnet sft; numbers and target for grading."""
     from ttcnet.errors import complaints, fail
-    from ttcnet.records import write_lines
+    from ttcnet.records import check_output, write_lines
+    from ttcnet.writing import is_stream
 
     from .generator import Difficulty, make
     from .text import row
@@ -40,10 +41,10 @@ def make_command(
         if len(ends) > 2 or not all(end.isdecimal() for end in ends):
             fail("numbers", "must be a number, or two with a dash between", repr(numbers), "Pass 4 or 3-4.")
         difficulty = Difficulty((int(ends[0]), int(ends[-1])), largest, operations, limit)
-        if out.exists():
+        if out.exists() and not is_stream(out):
             remedy = "Remove it, or name another file."
             fail("out", "must be a new file", f"{out}, which is there already", remedy, FileExistsError)
+        check_output("out", out)
         puzzles = make(count, difficulty, seed=seed, split=split)
-        out.parent.mkdir(parents=True, exist_ok=True)
         write_lines(out, map(row, puzzles))
     typer.echo(f"{len(puzzles):,} puzzles are in {out}.")

@@ -73,6 +73,8 @@ def train_command(
 ) -> None:
     """Train a model. Killed runs continue from their last checkpoint when the command is given again. On several GPUs:
     accelerate launch -m ttcnet.cli sudoku train ..."""
+    from contextlib import ExitStack
+
     from .data import read
 
     with complaints():
@@ -93,14 +95,16 @@ def train_command(
 
         place = join_job(usable(device))
         first = is_first_process()
-        with Bar(disable=not first) as progress, _board(out if first else None) as writer:
-            task = progress.add_task(architecture, total=steps)
+        with Bar(disable=not first) as progress, ExitStack() as opened:
+            task, writer = progress.add_task(architecture, total=steps), None
 
             done = 0
 
-            def report(trainer: Trainer, news: dict[str, float]) -> None:
-                nonlocal done
+            def report(trainer: Trainer, news: dict[str, float]) -> None:  # the first process alone
+                nonlocal done, writer
                 done = trainer.step
+                if writer is None:  # not before the folder is ours
+                    writer = opened.enter_context(_board(out))
                 text = f"{architecture}: loss {news['loss']:.3f}, {100 * news['cells']:.1f} % of cells"
                 progress.update(task, completed=trainer.step, description=text)
                 for name, value in news.items():
@@ -219,16 +223,14 @@ def _write(out: Path, model: Path | None, found: dict[str, Any]) -> None:
     write_json(out, which | found | circumstances())
 
 
-def _board(folder: Path | None) -> Any:
-    """TensorBoard's writer, or one that writes nothing where it is not installed or there is no folder."""
+def _board(folder: Path) -> Any:
+    """TensorBoard's writer, or one that writes nothing where it is not installed."""
     from contextlib import nullcontext
     from importlib.util import find_spec
     from types import SimpleNamespace
 
-    found = find_spec("tensorboard") is not None
-    if folder is not None and not found:
+    if find_spec("tensorboard") is None:
         typer.echo("Without TensorBoard, which pip install 'ttcnet[train]' brings; log.jsonl has the same.", err=True)
-    if folder is None or not found:
         return nullcontext(SimpleNamespace(add_scalar=lambda *_: None))
     from torch.utils.tensorboard import SummaryWriter
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ttcnet.extras import require
+from ttcnet.writing import replacing
 
 from .data import Boards
 from .evaluation import Evaluation, evaluate
@@ -119,7 +120,8 @@ def picture(games: list[Game], evaluations: list[Evaluation], path: Path) -> Non
     axis.set_xticks(range(len(labels)), labels)
     axis.set(xlabel="horizon T", ylabel="%", ylim=(0, 105), title="single pass")
     axis.legend(loc="lower right", fontsize=8)
-    figure.savefig(path, dpi=150)
+    with replacing(path) as new:
+        figure.savefig(new, dpi=150)
     plt.close(figure)
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
+
+from ttcnet.compiling import jit
 
 from .grid import PEERS, UNITS
 
@@ -18,7 +19,7 @@ Array = Any
 Integer = Any  # of numba: always np.int64, so that every function is compiled once
 FULL = 0b111111111
 SIZES = np.array([mask.bit_count() for mask in range(512)], np.uint8)
-_compile = numba.njit(nogil=True, cache=True, error_model="numpy")
+_compile = jit(nogil=True, error_model="numpy")
 
 
 @_compile

@@ -14,8 +14,10 @@ import torch
 import torch.distributed as dist
 
 from ttcnet.errors import fail
+from ttcnet.locking import owned
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.records import cut_log, write_json
+from ttcnet.writing import put, temporary
 
 from .data import Boards
 from .settings import TrainConfig
@@ -37,10 +39,23 @@ def train(
 ) -> TTCNetForCellClassification:
     """Train, or go on where a killed run stopped: the result is the same. The folder gets config.json, log.jsonl,
     checkpoint.safetensors, and model/ at the end. After `minutes` it saves and stops, to go on another time."""
-    begin = time.monotonic()
+    deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
     if out.exists() and not out.is_dir():
         fail("out", "must be a folder", f"{out}, a file", "Choose another place.", NotADirectoryError)
-    out.mkdir(parents=True, exist_ok=True)
+    with owned(out):
+        return _train(config, boards, out, device, every, save_every, deadline, report)
+
+
+def _train(
+    config: TrainConfig,
+    boards: Boards,
+    out: Path,
+    device: torch.device | str,
+    every: int,
+    save_every: int,
+    deadline: float,
+    report: Report | None,
+) -> TTCNetForCellClassification:
     trainer = Trainer(config, boards, device)
     kept = out / "checkpoint.safetensors"
     if kept.exists():
@@ -64,13 +79,15 @@ def train(
                 file.write(json.dumps({"step": trainer.step} | news) + "\n")
             if report is not None:
                 report(trainer, news)
-            if minutes is not None and time.monotonic() - begin > 60 * minutes and not last:
+            if time.monotonic() > deadline and not last:
                 trainer.save(kept)
                 return trainer.trained_model()
         if trainer.step % save_every == 0 or last:
             trainer.save(kept)
     model = trainer.trained_model()
-    model.save_pretrained(out / "model")
+    new = temporary(out / "model")
+    model.save_pretrained(new)
+    put(new, out / "model")
     return model
 
 

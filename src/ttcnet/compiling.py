@@ -1,0 +1,50 @@
+"""What is compiled at run time is kept on disk where that is possible. Where it is not, on a full disk or in a
+read-only installation without a home, every process compiles it anew, and that is said. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+VARIABLE = "NUMBA_CACHE_DIR"
+_told: set[str] = set()
+
+
+def jit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """numba.njit with a cache on disk, as a decorator."""
+    import numba
+
+    def decorated(function: Callable[..., Any]) -> Any:
+        try:
+            made = numba.njit(cache=True, **options)(function)
+        except RuntimeError:  # numba has found no folder
+            tell_unkept(VARIABLE, "there is no folder that can be written")
+            return numba.njit(**options)(function)
+        for name in ("load_overload", "save_overload"):
+            setattr(made._cache, name, _forgiving(getattr(made._cache, name)))
+        return made
+
+    return decorated
+
+
+def _forgiving(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Where the disk fails, None: nothing was found, or nothing was kept."""
+
+    def called(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except OSError as error:
+            tell_unkept(VARIABLE, str(error.strerror or error))
+            return None
+
+    return called
+
+
+def tell_unkept(variable: str, reason: str) -> None:
+    """Say, once, that something is compiled and not kept; `variable` is that of the environment which names a place."""
+    if variable not in _told:
+        _told.add(variable)
+        notice = "ttcnet: what is compiled here cannot be kept (%s), so that every process compiles it anew. "
+        remedy = "To keep it, set %s to a folder that can be written."
+        logging.getLogger("ttcnet").warning(notice + remedy, reason, variable)

@@ -1,0 +1,54 @@
+"""settings.json in the folder of a run: what the run is, and whether a command may go on with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ttcnet.errors import fail
+
+from .fine_tuner import checkpoints
+from .settings import FineTuning
+
+CONTENTS = "settings.json"
+RESULTS = {"all": "model", "inserted": "adapter", "lora": "adapter"}
+
+
+def begun(out: Path) -> bool:
+    """Whether something was learned there."""
+    return bool(checkpoints(out)) or any((out / result).exists() for result in RESULTS.values())
+
+
+def checked(config: FineTuning, out: Path, tell: Callable[[str], None]) -> dict[str, Any] | None:
+    """What settings.json is to say from now on, None if it says so already. A folder holds one run: once something was
+    learned there, other settings are refused, but for a greater length; `tell` is told of one."""
+    kept, now = out / CONTENTS, config.to_dict()
+    if not (kept.exists() and begun(out)):
+        return {"settings": now}
+    try:
+        content = json.loads(kept.read_text())
+        before, extended = content["settings"], list(content.get("extended", []))
+    except (ValueError, KeyError, TypeError) as error:
+        fail(str(kept), "must be what ttcnet wrote", repr(error), "Restore it, or choose another folder.")
+    changed = {name: (before.get(name), now[name]) for name in now if before.get(name) != now[name]}
+    changed.pop("out", None)  # a folder may be moved
+    unit = "epochs" if before.get("steps") is None else "steps"
+    length = changed.pop(unit, None)
+    if unit == "steps":
+        changed.pop("epochs", None)  # which do not count
+    if changed or (length is not None and length[1] is None):
+        remedy = "Give the settings that it was started with, or choose another folder."
+        shown = changed or {unit: length}
+        fail("settings", f"must be those of the run in {out}", f"(then, now): {shown}", remedy)
+    if length is None:
+        return None
+    if length[1] < length[0]:
+        remedy = "A run can be made longer, not shorter."
+        fail(unit, f"must be those of the run in {out}, {length[0]}, or more", length[1], remedy)
+    tell(
+        f"The run in {out} was to end after {length[0]:,} {unit}, and is extended to {length[1]:,}. From its last "
+        "checkpoint on, the learning rate is that of a run of this length."
+    )
+    return {"settings": now, "extended": [*extended, {unit: length[0]}]}

@@ -1,0 +1,109 @@
+"""Files and folders that are written whole or not at all, under a name of the process's own until then. They get the
+permissions that the user's umask gives. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+_UNFINISHED = re.compile(r"\.[0-9a-f]{8}\.tmp\..+")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A new, empty file, with the suffix of `path`, which takes its place at the end of the block; if that fails, all
+    is as it was. Links are followed. What is no regular file, such as a device, a pipe or /dev/stdout, is not replaced:
+    at the end of the block all is written to it."""
+    if is_stream(path):
+        with TemporaryDirectory() as folder:
+            new = Path(folder) / Path(path).name
+            new.touch()
+            yield new
+            _pour(new, path)
+        return
+    target = Path(os.path.realpath(path))
+    new = temporary(target)
+    try:
+        new.touch(exist_ok=False)
+        yield new
+        put(new, target)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def temporary(path: Path) -> Path:
+    """A name beside it that no other process uses, for what will be `put` there."""
+    return path.with_name(f".{secrets.token_hex(4)}.tmp.{path.name}")
+
+
+def put(new: Path, path: Path) -> None:
+    """Give a file or folder the name `path`, which may be that of an older one, and the permissions that it would have
+    had if open() and mkdir() had made it: safetensors and tempfile keep what they write from others."""
+    if new.is_dir():
+        for each in new.rglob("*"):
+            open_up(each)
+        old = temporary(path)
+        with suppress(FileNotFoundError):
+            os.replace(path, old)
+        os.replace(new, path)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        open_up(new)
+        with suppress(FileNotFoundError):
+            shutil.copymode(path, new)
+        os.replace(new, path)
+
+
+def open_up(path: Path) -> None:
+    """The permissions of a new file or folder of the user's."""
+    mask = os.umask(0o077)  # there is no other way to learn it
+    os.umask(mask)
+    path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)
+
+
+def clear(folder: Path) -> None:
+    """Remove what processes that were killed have left there unfinished. Only for who owns the folder (locking.py)."""
+    for path in folder.iterdir():
+        if _UNFINISHED.fullmatch(path.name):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def is_stream(path: Path) -> bool:
+    """Whether something is there that must not be replaced by a file: a device, a pipe, an open file of this process's
+    such as /dev/stdout."""
+    if _descriptor(path) is not None:
+        return True
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def _descriptor(path: Path) -> int | None:
+    """The number of the open file that a path such as /dev/stdout or /dev/fd/3 leads to."""
+    path = Path(os.path.abspath(path))
+    for _ in range(40):  # links
+        folder = path.parent.resolve()
+        if folder == Path(f"/proc/{os.getpid()}/fd") and path.name.isdecimal():
+            return int(path.name)
+        if not path.is_symlink():
+            return None
+        path = folder / os.readlink(path)
+    return None
+
+
+def _pour(source: Path, path: Path) -> None:
+    number = _descriptor(path)  # opened anew it would be written from its beginning
+    for each in (sys.stdout, sys.stderr):
+        each.flush()
+    with source.open("rb") as content, open(path if number is None else os.dup(number), "wb") as stream:
+        shutil.copyfileobj(content, stream)

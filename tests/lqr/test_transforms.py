@@ -1,0 +1,87 @@
+"""`plan` under torch.func: every backend, whatever is mapped over; and what has no rule says so."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.func import grad, hessian, jacfwd, jacrev, vmap
+
+from benchmarks.errors import NAMES
+from benchmarks.regimes import draw
+from ttcnet.lqr import ModulatedLQR, plan, solve
+
+BACKENDS = ["reference", "fused"]
+
+
+@pytest.fixture(params=[False, True], ids=["shared", "per head"])
+def family(request):
+    drawn = draw("trained", tokens=2, heads=2, n=3, m=1, per_head=request.param)
+    return ModulatedLQR(**{name: value.double() for name, value in vars(drawn).items()})
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dim", [0, -1])
+def test_mapped_over_one_field_or_all(family, backend, dim):
+    def moved(name):
+        return torch.stack([getattr(family, name) * (1 + 0.1 * k) for k in range(3)], dim)
+
+    def of_all(*values):
+        return plan(ModulatedLQR(**dict(zip(NAMES, values, strict=True))), 5, backend)
+
+    found = vmap(of_all, in_dims=dim)(*map(moved, NAMES))
+    wanted = torch.stack([of_all(*(getattr(family, name) * (1 + 0.1 * k) for name in NAMES)) for k in range(3)])
+    assert torch.allclose(found, wanted, rtol=1e-12)
+    for name in NAMES:
+        found = vmap(lambda value, name=name: plan(replace(family, **{name: value}), 5, backend), in_dims=dim)(
+            moved(name)
+        )
+        wanted = [plan(replace(family, **{name: getattr(family, name) * (1 + 0.1 * k)}), 5, backend) for k in range(3)]
+        assert torch.allclose(found, torch.stack(wanted), rtol=1e-12), name
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("horizon", [1, 6])
+def test_jacobians_are_those_of_autograd(family, backend, horizon):
+    """jacrev maps the backward pass over the actions."""
+    for name in NAMES:
+
+        def act(value, name=name):
+            return plan(replace(family, **{name: value}), horizon, backend, check=False)
+
+        value = getattr(family, name)
+        found, wanted = jacrev(act)(value), torch.autograd.functional.jacobian(act, value)
+        assert torch.allclose(found, wanted, rtol=1e-10, atol=1e-13), name
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_grad_inside_and_outside_vmap(family, backend):
+    starts = torch.randn(5, *family.h0.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def loss(a, h0):
+        return plan(replace(family, a=a, h0=h0), 6, backend).square().sum()
+
+    each = vmap(grad(loss), in_dims=(None, 0))(family.a, starts)
+    assert torch.allclose(each, torch.stack([grad(loss)(family.a, h0) for h0 in starts]), rtol=1e-10)
+    total = grad(lambda a: vmap(loss, in_dims=(None, 0))(a, starts).sum())(family.a)
+    assert torch.allclose(total, each.sum(0), rtol=1e-10)
+    nested = vmap(vmap(loss, in_dims=(None, 0)), in_dims=(0, None))(torch.stack([family.a, family.a / 2]), starts)
+    assert torch.allclose(nested[1], torch.stack([loss(family.a / 2, h0) for h0 in starts]), rtol=1e-10)
+
+
+def test_what_has_no_rule_says_so(family):
+    def act(h0, backend="auto"):
+        return plan(replace(family, h0=h0), 4, backend)
+
+    for transform in (jacfwd, hessian):
+        with pytest.raises(NotImplementedError, match=r"plan has no forward mode derivatives.*jacrev.*riccati"):
+            transform(act)(family.h0)
+    with pytest.raises(RuntimeError, match="plan has first derivatives only"):
+        jacrev(jacrev(act))(family.h0)
+    with pytest.raises(RuntimeError, match=r'backend="symplectic" has no rules for torch.func. Use backend="auto"'):
+        jacrev(lambda h0: act(h0, "symplectic"))(family.h0)
+
+
+def test_the_remedy_for_second_derivatives(family):
+    found = hessian(lambda h0: solve(replace(family, h0=h0).unroll(3), check=False).cost.sum())(family.h0)
+    assert found.isfinite().all()
+    assert found.any()

@@ -1,0 +1,141 @@
+"""What is compiled at run time, where it cannot be kept: it works all the same, and says so."""
+
+import errno
+import math
+import pwd
+import stat
+from importlib.util import find_spec, module_from_spec
+
+import numpy as np
+import pytest
+from numba.core.caching import IndexDataCacheFile
+from numba.core.dispatcher import Dispatcher
+
+from ttcnet import compiling
+from ttcnet.lqr.kernels import nvrtc
+
+
+@pytest.fixture(autouse=True)
+def new():
+    """As in a process that has said nothing yet."""
+    compiling._told.clear()
+
+
+def no_folder(patched):
+    """A read-only installation and no home: there numba refuses to keep what it compiles."""
+
+    def refuse(function):
+        raise RuntimeError(f"cannot cache function {function.__name__!r}: no locator available for file 'loops.py'")
+
+    patched.setattr(Dispatcher, "enable_caching", refuse)
+    return "there is no folder that can be written"
+
+
+def full_disk(patched):
+    def save(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    patched.setattr(IndexDataCacheFile, "load", lambda *_: None)
+    patched.setattr(IndexDataCacheFile, "save", save)
+    return "No space left on device"
+
+
+def unreadable(patched):
+    def load(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    full_disk(patched)
+    patched.setattr(IndexDataCacheFile, "load", load)
+    return "Permission denied"
+
+
+def loops(name):
+    """A module of compiled functions, imported anew."""
+    spec = find_spec(name)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("trouble", [no_folder, full_disk, unreadable])
+def test_planning_is_compiled_all_the_same(trouble, monkeypatch, caplog):
+    reason = trouble(monkeypatch)
+    faded = np.empty((2, 3), np.float32)
+    loops("ttcnet.lqr.kernels.cpu_loops")._fade(np.ones((2, 3), np.float32), 2, faded)
+    assert faded == pytest.approx(math.exp(-2))
+    assert caplog.text.count(f"what is compiled here cannot be kept ({reason})") == 1
+    assert "set NUMBA_CACHE_DIR to a folder that can be written" in caplog.text
+
+
+@pytest.mark.parametrize("trouble", [no_folder, full_disk, unreadable])
+def test_sudoku_too(trouble, monkeypatch, caplog):
+    reason = trouble(monkeypatch)
+    assert loops("ttcnet.tasks.sudoku.loops")._digit(np.int64(4)) == 3
+    assert caplog.text.count(f"what is compiled here cannot be kept ({reason})") == 1
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """NVRTC, which is not here: what it was asked to compile."""
+
+    class Compiler:
+        def nvrtcVersion(self, *_):
+            pass
+
+    asked = []
+    monkeypatch.setattr(nvrtc, "_compiler", Compiler)
+    monkeypatch.setattr(nvrtc, "_compile", lambda name, *_: asked.append(name) or b"code")
+
+    def binary():
+        nvrtc._binary.cache_clear()  # a new process
+        return nvrtc._binary("plan_forward.cu", (), (9, 0))
+
+    yield binary, asked
+    nvrtc._binary.cache_clear()
+
+
+def test_kernels_for_cuda_are_compiled_once(compiled, tmp_path, monkeypatch, caplog):
+    binary, asked = compiled
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert [binary(), binary()] == [b"code"] * 2
+    assert len(asked) == 1
+    [kept] = (tmp_path / "ttcnet").iterdir()
+    (tmp_path / "other").touch()
+    assert stat.S_IMODE(kept.stat().st_mode) == stat.S_IMODE((tmp_path / "other").stat().st_mode), "the user's umask"
+    assert caplog.text == ""
+
+
+def no_home(patched, _):
+    def unknown(_):
+        raise KeyError
+
+    patched.delenv("XDG_CACHE_HOME", raising=False)
+    patched.delenv("HOME", raising=False)
+    patched.setattr(pwd, "getpwuid", unknown)
+    return "there is no home"
+
+
+def no_place(patched, folder):
+    (folder / "file").touch()
+    patched.setenv("XDG_CACHE_HOME", str(folder / "file"))
+    return "Not a directory"
+
+
+def no_room(patched, folder):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    patched.setenv("XDG_CACHE_HOME", str(folder))
+    patched.setattr("pathlib.Path.write_bytes", full)
+    return "No space left on device"
+
+
+@pytest.mark.parametrize("trouble", [no_home, no_place, no_room])
+def test_kernels_for_cuda_are_compiled_all_the_same(trouble, compiled, tmp_path, monkeypatch, caplog):
+    binary, asked = compiled
+    reason = trouble(monkeypatch, tmp_path)
+    assert [binary(), binary()] == [b"code"] * 2
+    assert len(asked) == 2
+    assert caplog.text.count(f"what is compiled here cannot be kept ({reason})") == 1
+    assert "set XDG_CACHE_HOME" in caplog.text
+    assert not list(tmp_path.rglob("*.cubin"))

@@ -1,0 +1,106 @@
+"""One command at a time in a folder, told by a lock that dies with its process."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ttcnet import locking
+from ttcnet.locking import owned
+
+HOLD = "import sys, time; from pathlib import Path; from ttcnet.locking import owned\n"
+HOLD += "with owned(Path(sys.argv[1])): print('mine', flush=True); time.sleep(60)"
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that has the folder."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "mine\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_folder_is_one_commands_alone(holder, tmp_path):
+    match = rf"out must be a folder that no other command is at work in; got .*, which process {holder.pid} on .+ is wr"
+    for _ in range(2):
+        with pytest.raises(BlockingIOError, match=match), owned(tmp_path):
+            pass
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_the_lock_is_gone_when_its_process_is(how, holder, tmp_path):
+    holder.send_signal(how)
+    holder.wait()
+    with owned(tmp_path):
+        pass
+
+
+def test_it_leaves_nothing_behind(tmp_path):
+    with owned(tmp_path / "a/b"):
+        assert [path.name for path in (tmp_path / "a/b").iterdir()] == [".lock"]
+    assert list(tmp_path.iterdir()) == [], "folders that it made, and that nothing was put into"
+    with owned(tmp_path / "a/b"):
+        (tmp_path / "a/b/log").touch()
+    assert [path.name for path in (tmp_path / "a/b").iterdir()] == ["log"]
+
+
+def test_not_even_for_the_same_process(tmp_path):
+    with owned(tmp_path), pytest.raises(BlockingIOError, match=f"process {os.getpid()} on"), owned(tmp_path):
+        pass
+    with owned(tmp_path):
+        pass
+
+
+def test_processes_of_one_job_share_a_folder(tmp_path, monkeypatch):
+    with owned(tmp_path):
+        monkeypatch.setenv("RANK", "1")
+        with owned(tmp_path), pytest.raises(BlockingIOError), owned(tmp_path):
+            pass
+
+
+def test_a_forked_child_does_not_hold_it(tmp_path):
+    """As the workers of a pool, which may outlive the process that started them."""
+    with owned(tmp_path):
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+    try:
+        with owned(tmp_path):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_a_lock_that_goes_while_another_waits_for_it_is_nobodys(tmp_path, monkeypatch):
+    """The other has opened the file, which is removed before it can lock it: it has to make a new one."""
+    real, calls = locking.fcntl.flock, []
+
+    def flock(file, how):
+        if not calls:
+            (tmp_path / ".lock").unlink()
+        calls.append(file)
+        real(file, how)
+
+    monkeypatch.setattr(locking.fcntl, "flock", flock)
+    with owned(tmp_path):
+        assert len(calls) == 2
+        assert (tmp_path / ".lock").exists()
+
+
+def test_a_filesystem_without_locks_is_told(tmp_path, monkeypatch, caplog):
+    def flock(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(locking.fcntl, "flock", flock)
+    with owned(tmp_path):
+        pass
+    assert "cannot be locked (No locks available)" in caplog.text

@@ -1,0 +1,177 @@
+"""What is written is there whole or not at all, with the user's permissions; no device or pipe is replaced by it."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from ttcnet import files, records, writing
+from ttcnet.cli import app
+
+
+@pytest.fixture
+def mask():
+    """Another umask than that of most machines."""
+    before = os.umask(0o026)
+    yield
+    os.umask(before)
+
+
+def permissions(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_file_takes_the_place_of_another_at_the_end(tmp_path):
+    file = tmp_path / "figure.png"
+    file.write_text("old")
+    with writing.replacing(file) as new:
+        assert new.suffix == ".png"
+        assert new.parent == tmp_path
+        new.write_text("new")
+        assert file.read_text() == "old"
+    assert file.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_block_that_fails_leaves_what_was_there(tmp_path):
+    file = tmp_path / "figure.png"
+    file.write_text("old")
+
+    def dies():
+        with writing.replacing(file) as new:
+            new.write_text("half")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        dies()
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_two_at_the_same_time_have_names_of_their_own(tmp_path):
+    file = tmp_path / "summary.json"
+    with writing.replacing(file) as one, writing.replacing(file) as two:
+        assert one != two
+        one.write_text("one")
+        two.write_text("two")
+    assert file.read_text() == "one"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_links_are_followed(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    target, link, dangling = tmp_path / "elsewhere/target.json", tmp_path / "link.json", tmp_path / "dangling.json"
+    target.write_text("old")
+    link.symlink_to("elsewhere/target.json")
+    dangling.symlink_to("elsewhere/new.json")
+    for path in (link, dangling):
+        records.check_output("out", path)
+        records.write_text(path, "new")
+        assert path.is_symlink()
+    assert target.read_text() == (tmp_path / "elsewhere/new.json").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [
+        "dangling.json", "elsewhere", "link.json", "new.json", "target.json"
+    ]  # fmt: skip
+
+
+def test_a_device_stays_a_device(tmp_path):
+    """One of our own, which is like /dev/null; where that is not allowed, a link to it, which is as good."""
+    device = tmp_path / "null"
+    try:
+        os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        device.write_bytes(b"")  # not on a filesystem without devices
+    except OSError:
+        device.unlink(missing_ok=True)
+        device.symlink_to("/dev/null")
+    before = os.stat(device)
+    records.check_output("out", device)
+    records.write_json(device, {"step": 1})
+    result = CliRunner().invoke(app, ["countdown", "make", "--out", str(device), "--count", "2", "--numbers", "2"])
+    assert result.exit_code == 0, result.output
+    after = os.stat(device)
+    assert stat.S_ISCHR(after.st_mode)
+    assert (after.st_ino, after.st_rdev) == (before.st_ino, before.st_rdev)
+    assert list(tmp_path.iterdir()) == [device]
+
+
+def test_a_pipe_is_written_to(tmp_path):
+    pipe, read = tmp_path / "pipe.csv", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    records.write_csv(pipe, [{"a": "1"}])
+    reader.join(10)
+    assert read == [b"a\r\n1\r\n"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+@pytest.mark.parametrize("into", ["a file", "a pipe"])
+def test_stdout_goes_on_where_it_is(name, into, tmp_path):
+    """Redirected to a file too, which must neither be replaced nor written from its beginning."""
+    code = (
+        "from pathlib import Path; from ttcnet.records import check_output, write_text; print('before');"
+        f"path = Path({name!r}); check_output('out', path); write_text(path, 'content\\n'); print('after')"
+    )
+    if into == "a pipe":
+        found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    else:
+        with (tmp_path / "out.txt").open("w") as file:
+            subprocess.run([sys.executable, "-c", code], check=True, stdout=file)
+        found = (tmp_path / "out.txt").read_text()
+    assert found == "before\ncontent\nafter\n"
+
+
+def test_results_can_go_to_stdout(tmp_path):
+    command = [sys.executable, "-m", "ttcnet", "countdown", "make", "--out", "/dev/stdout", "--count", "2"]
+    made = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert all({"numbers", "target", "solution"} <= set(json.loads(line)) for line in made[:2])
+    assert made[2:] == ["2 puzzles are in /dev/stdout."]
+
+
+def test_what_cannot_be_written_to_is_told_beforehand(tmp_path):
+    with pytest.raises(OSError, match=r"out must be a file that can be written; got .*which is a folder"):
+        records.check_output("out", tmp_path)
+
+
+def test_files_have_the_permissions_that_the_umask_gives(tmp_path, mask):
+    files.save(tmp_path / "weights.safetensors", {"a": torch.zeros(2)}, {})
+    records.write_text(tmp_path / "text.json", "{}")
+    assert permissions(tmp_path / "weights.safetensors") == permissions(tmp_path / "text.json") == 0o640
+    (tmp_path / "text.json").chmod(0o604)
+    records.write_text(tmp_path / "text.json", "[]")
+    assert permissions(tmp_path / "text.json") == 0o604, "those of the file that was there"
+
+
+def test_folders_too(tmp_path, mask):
+    """transformers and safetensors keep what they write from others."""
+    from safetensors.torch import save_file
+
+    for text in ("one", "two"):
+        new = writing.temporary(tmp_path / "model")
+        (new / "inner").mkdir(parents=True)
+        save_file({"a": torch.zeros(2)}, new / "model.safetensors")
+        (new / "inner/text").write_text(text)
+        (new / "inner/text").chmod(0o600)
+        writing.put(new, tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert (tmp_path / "model/inner/text").read_text() == "two"
+    assert permissions(tmp_path / "model") == permissions(tmp_path / "model/inner") == 0o751
+    assert permissions(tmp_path / "model/model.safetensors") == permissions(tmp_path / "model/inner/text") == 0o640
+
+
+def test_leftovers_go_and_nothing_else(tmp_path):
+    new = writing.temporary(tmp_path / "log.jsonl")
+    new.write_text("half")
+    writing.temporary(tmp_path / "model").mkdir()
+    kept = [tmp_path / name for name in (".lock", "a.tmp", ".tmp.log", "log.jsonl", ".0123.tmp.log")]
+    for path in kept:
+        path.touch()
+    writing.clear(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted(kept)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
     from ttcnet.tasks.sudoku import Boards
     from ttcnet.tasks.sudoku.trainer import Trainer
 
-LOOPED = dict(layers=1, loops=32, batch=64, lr=2e-3, final_lr=2e-4)
+LOOPED: dict[str, Any] = dict(layers=1, loops=32, batch=64, lr=2e-3, final_lr=2e-4)
 SETTINGS = {
     "strict": TrainConfig(augmentation="none", dropout=0.15, batch=64, context="head"),
     "augmented": TrainConfig(augmentation="relabel+reveal", batch=64, context="head"),

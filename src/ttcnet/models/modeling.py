@@ -35,14 +35,15 @@ class TTCNetPreTrainedModel(Conventions, PreTrainedModel):  # type: ignore[misc,
         return card(self)
 
     @classmethod
-    def from_pretrained(cls, name: Any, *args: Any, config: Any = None, **kwargs: Any) -> Any:
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
         """As in transformers. Weights of another context than that of a configuration given with them are refused by
         name."""
         try:
-            return super().from_pretrained(name, *args, config=config, **kwargs)
+            return super().from_pretrained(*args, **kwargs)
         except RuntimeError:  # weights do not fit
+            config = kwargs.pop("config", None)
             if isinstance(config, TTCNetConfig):
-                saved, _ = TTCNetConfig.get_config_dict(name, **kwargs)
+                saved, _ = TTCNetConfig.get_config_dict(args[0], **kwargs)
                 trained = saved.get("ttc_context", "head")
                 if trained != config.ttc_context:
                     remedy = f"Pass a configuration with ttc_context={trained!r}, or none."
@@ -140,6 +141,7 @@ class TTCNetModel(TTCNetPreTrainedModel):
         states: list[Any] = [x] if every else []
         for number in range(1, loops + 1):
             start = 0 if past_key_values is None else (number - 1) * self.mixers
+            block: Any
             for block in self.layers:
                 if number % block.every == 0:
                     at_work = tuple(number % each == 0 for each in block.each)

@@ -56,7 +56,7 @@ def checked(config: FineTuning, out: Path, tell: Callable[[str], None]) -> dict[
     return {"settings": now, "extended": [*extended, {unit: length[0]}]}
 
 
-def _named(settings: dict[str, Any], context: str) -> dict[str, Any]:
+def _named(settings: Any, context: str) -> Any:
     """Settings that name the context of what is inserted, which is `context` if they do not."""
     adapter = settings.get("adapter")
     return settings if adapter is None else settings | {"adapter": {"context": context} | adapter}

@@ -21,6 +21,7 @@ ROWS = [
     {
         "attention",
         "bars",
+        "bounds",
         "compiling",
         "console",
         "endpoint",

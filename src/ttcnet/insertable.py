@@ -7,6 +7,7 @@ import math
 from collections.abc import Container
 from typing import Any
 
+from .bounds import TOGETHER
 from .errors import fail
 
 TTC = "ttc"
@@ -62,4 +63,6 @@ def rhythm(every: object) -> tuple[int, int]:
     if not (known and blocks.isdecimal() and each.isdecimal() and int(blocks) >= 1 and int(each) >= 1):
         rule = "must be a whole number of 1 or more, or two with a colon between"
         fail("every", rule, repr(every), 'Pass 8, or "16:2" for 2 layers in the last of every 16.')
+    if int(each) > TOGETHER:
+        fail("every", f"must insert {TOGETHER} layers or fewer in one place", repr(every), 'Pass "16:2", say.')
     return int(blocks), int(each)

@@ -222,6 +222,7 @@ def test_interleaving_counts_every_pass():
     [
         (dict(loops=0), "loops must be 1 or more; got 0"),
         (dict(loops=2.0), "loops must be an integer"),
+        (dict(loops=10**6), "loops must be 65536 or less; got 1000000"),
         (dict(pattern=["attention", "ttc@8"], loops=4), "pattern must name passes among the 4 loops; got 'ttc@8'"),
         (dict(pattern=["attention", "ttc@0"]), "pattern must have a whole number of 1 or more behind @; got 'ttc@0'"),
         (dict(pattern=["attention", "ttc@"]), "pattern must have a whole number of 1 or more behind @; got 'ttc@'"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from ttcnet.errors import check_integer, fail
+from ttcnet.bounds import check_size
+from ttcnet.errors import fail
 from ttcnet.insertable import TTC, check_context, check_gain, check_insert, rhythm, say_context_of_before
 
 FORGETFUL = (TTC, "mlp")  # these look at each token by itself
@@ -57,7 +58,7 @@ class TTCAdapterConfig:
     def __post_init__(self) -> None:
         for field, least in SIZES.items():
             if getattr(self, field) is not None or field != "action_size":
-                check_integer(field, getattr(self, field), least, f"Pass such a number, as {field}=16.")
+                check_size(field, getattr(self, field), least, f"Pass such a number, as {field}=16.")
         for field in ("time_homogeneous", "zero_init"):
             if not isinstance(getattr(self, field), bool):
                 fail(field, "must be True or False", repr(getattr(self, field)), "Pass one of them.", TypeError)

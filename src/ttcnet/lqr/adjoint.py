@@ -21,7 +21,7 @@ from .arithmetic import full_precision, outer, symmetrise
 class Method(Protocol):
     """What riccati.py, kkt.py and symplectic.py have in common: factorise once, substitute for any right-hand side."""
 
-    def factorise(self, A: Tensor, B: Tensor, Q: Tensor, R: Tensor) -> Any: ...
+    def factorise(self, A: Tensor, B: Tensor, Q: Tensor, R: Tensor, limit: float) -> Any: ...
 
     def substitute(
         self, factors: Any, h0: Tensor, r: Tensor | None = None, q: Tensor | None = None, c: Tensor | None = None
@@ -29,10 +29,10 @@ class Method(Protocol):
 
 
 def solve_implicitly(
-    method: Method, A: Tensor, B: Tensor, Q: Tensor, R: Tensor, h0: Tensor, r: Tensor | None
+    method: Method, factors: Any, A: Tensor, B: Tensor, Q: Tensor, R: Tensor, h0: Tensor, r: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Actions, states and co-states by `method`, differentiated by a second solve with the factors of the first."""
-    return _ImplicitSolve.apply(method, A, B, Q, R, h0, r)
+    """Actions, states and co-states by `method` and its factors, differentiated by a second solve with these."""
+    return _ImplicitSolve.apply(method, factors, A, B, Q, R, h0, r)
 
 
 TWICE = (
@@ -52,9 +52,11 @@ def refuse_second_derivatives(what: str, otherwise: str = TWICE) -> None:
 
 class _ImplicitSolve(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, method: Method, A: Tensor, B: Tensor, Q: Tensor, R: Tensor, h0: Tensor, r: Any) -> Any:
-        ctx.method, ctx.factors = method, method.factorise(A, B, Q, R)
-        solution = method.substitute(ctx.factors, h0, r)
+    def forward(
+        ctx: Any, method: Method, factors: Any, A: Tensor, B: Tensor, Q: Tensor, R: Tensor, h0: Tensor, r: Any
+    ) -> Any:
+        ctx.method, ctx.factors = method, factors
+        solution = method.substitute(factors, h0, r)
         ctx.save_for_backward(*solution, A, B, Q, R)  # the factors refer to these: a change in place must not go unseen
         return solution
 
@@ -71,4 +73,4 @@ class _ImplicitSolve(torch.autograd.Function):
         dA = outer(lam, h_[..., :-1, :]) + outer(lam_, h[..., :-1, :])
         dB = outer(lam, u_) + outer(lam_, u)
         dQ, dR = symmetrise(outer(h[..., 1:, :], h_[..., 1:, :])), symmetrise(outer(u, u_))
-        return None, dA, dB, dQ, dR, costate_[..., 0, :], u_ if ctx.needs_input_grad[6] else None
+        return None, None, dA, dB, dQ, dR, costate_[..., 0, :], u_ if ctx.needs_input_grad[7] else None

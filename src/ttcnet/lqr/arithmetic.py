@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -78,7 +78,7 @@ def with_heads(matrix: Tensor) -> Tensor:
     return matrix if matrix.ndim == 4 else matrix.unsqueeze(1)
 
 
-def per_step(value: Tensor | None, count: int, otherwise: Tensor) -> Sequence[Tensor]:
+def per_step(value: Tensor | None, count: int, otherwise: Any) -> Sequence[Any]:
     """(..., count, k) as `count` vectors, or `otherwise` at every step. One unbind, because under autograd slicing in
     a loop makes the backward pass quadratic in the horizon."""
     return (otherwise,) * count if value is None else value.unbind(-2)

@@ -12,6 +12,7 @@ import operator
 import torch
 from torch import Tensor
 
+from ..bounds import check_reach
 from ..errors import fail as fail
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -45,7 +46,7 @@ def shape(name: str, value: Tensor, *allowed: tuple[str, tuple[int, ...]]) -> No
 
 
 def horizon(value: object) -> int:
-    """The horizon as a Python integer, 0 or more."""
+    """The horizon as a Python integer, 0 or more, and within bounds."""
     remedy = "Pass the number of steps to plan, such as horizon=8."
     if isinstance(value, bool | Tensor):
         fail("horizon", "must be an integer", repr(value), remedy, TypeError)
@@ -55,6 +56,7 @@ def horizon(value: object) -> int:
         fail("horizon", "must be an integer", repr(value), remedy, TypeError)
     if steps < 0:
         fail("horizon", "must be 0 or more", steps, remedy)
+    check_reach("horizon", steps)
     return steps
 
 

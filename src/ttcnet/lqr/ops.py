@@ -25,6 +25,7 @@ from torch.nn import Parameter
 from .adjoint import refuse_second_derivatives
 from .arithmetic import working_dtype
 from .problem import Family, ModulatedLQR
+from .steps import wide_dtype
 
 BACKENDS = {
     "reference": "recursion",
@@ -50,6 +51,10 @@ class Backend(Protocol):
 def plan(family: ModulatedLQR, horizon: int, backend: str) -> Tensor:
     """The first actions, differentiable once. `backend` is one of BACKENDS, and the horizon at least 1."""
     tensors = [getattr(family, name) for name in FIELDS]
+    if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
+        from .traceable import first_actions
+
+        return first_actions(_family(tensors), horizon).to(tensors[0].dtype)
     if torch.compiler.is_exporting():  # the number of check-points would tie the graph to horizons near this one
         return torch.ops.ttcnet.plan(*tensors, horizon, False, backend)[0]
     if transformed():
@@ -91,7 +96,8 @@ def _plan_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
     family = Family(*tensors)
     shape = _module(backend).checkpoints(family, horizon) if keep else (0,)
     u = torch.empty(family.r_inv.shape, dtype=family.a.dtype, device=family.a.device)
-    return u, u.new_empty(shape, dtype=working_dtype(family.a.dtype))
+    dtype = wide_dtype(u.dtype, u.device) if backend == "reference" else working_dtype(u.dtype)
+    return u, u.new_empty(shape, dtype=dtype)
 
 
 def _plan_backward(*arguments: Any) -> list[Tensor]:

@@ -21,7 +21,7 @@ def plan(family: ModulatedLQR, horizon: int, backend: str = "auto", *, check: bo
 
     Args:
         family: the problems. Half precision is planned in float32 and returned in half precision.
-        horizon: the number of steps to look ahead, 0 or more.
+        horizon: the number of steps to look ahead, 0 to 65,536; TTCNET_MAX_HORIZON in the environment raises that.
         backend: "fused" (the stable recursion as one compiled kernel, on a CUDA device or the CPU), "reference" (the
             same in PyTorch, any device), "symplectic" (the paper's iteration; for comparison), or "auto", the fastest
             that is exact here. `backends()` tells what can run on this machine. The symplectic iteration runs as

@@ -105,13 +105,13 @@ class LQR:
             checks.symmetric("R", self.R)
         checks.positive_definite("R", self.R, diagonal)
 
-    def standard_form(self) -> LQR:
+    def standard_form(self, dtype: torch.dtype | None = None) -> LQR:
         """The same problem as solvers take it: matrices for A and R, Q and R symmetric to the bit, batch dimensions
-        expanded, float32 or float64."""
+        expanded, in `dtype` (None takes float64 for float64 and float32 for everything below)."""
         lead, vector = self.h0.ndim - 1, self.h0.ndim + 1
         A = torch.diag_embed(self.A) if self.A.ndim == vector else self.A
         R = torch.diag_embed(self.R) if self.R.ndim == vector else self.R
-        dtype = working_dtype(self.h0.dtype)
+        dtype = dtype or working_dtype(self.h0.dtype)
 
         def ready(value: Tensor) -> Tensor:
             return value.to(dtype).expand(*self.batch_shape, *value.shape[lead:])
@@ -161,7 +161,7 @@ class Solution:
 
     def residual(self, problem: LQR) -> Tensor:
         """How far the solution is from satisfying the optimality (KKT) conditions of `problem`, (...): the largest
-        violation of any condition over the size of the largest term in any of them. About the machine precision when
+        violation of any condition of any step, each over the largest of its own terms. About the machine precision when
         all is well."""
         p = problem.standard_form()
         u, h, costate = (x.to(p.h0.dtype) for x in (self.u, self.h, self.costate))
@@ -170,25 +170,28 @@ class Solution:
 
 
 def _violation(p: LQR, u: Tensor, h: Tensor, costate: Tensor) -> Tensor:
-    """Of the optimality conditions: h_0 given, the dynamics, and the derivatives with respect to u and h are zero."""
-    before, after = h[..., :-1, :], h[..., 1:, :]
-    later = apply(p.A.mT, costate[..., 1:, :])
-    end = torch.zeros_like(h[..., :1, :])
-    curvature = torch.cat([end, apply(p.Q, after)], -2)
-    conditions = [
-        [h[..., :1, :], -p.h0.unsqueeze(-2)],
-        [apply(p.A, before), apply(p.B, u), -after],
-        [apply(p.R, u), apply(p.B.mT, costate[..., 1:, :])] + ([] if p.r is None else [p.r]),
-        [curvature, torch.cat([later, end], -2), -costate],
+    """Of the optimality conditions: h_0 given, the dynamics, and the derivatives with respect to u and h are zero. Terms
+    are products of two numbers: so this is by how much the problem must change for the solution to be exact."""
+    before, after, lam = h[..., :-1, :], h[..., 1:, :], costate[..., 1:, :]
+    A_next, lam_next = torch.zeros_like(p.A), torch.zeros_like(lam)
+    A_next[..., :-1, :, :], lam_next[..., :-1, :] = p.A[..., 1:, :, :], lam[..., 1:, :]
+    conditions: list[list[tuple[Tensor | None, Tensor]]] = [
+        [(None, h[..., :1, :]), (None, -p.h0.unsqueeze(-2))],
+        [(p.A, before), (p.B, u), (None, -after)],
+        [(p.R, u), (p.B.mT, lam)] + ([] if p.r is None else [(None, p.r)]),
+        [(p.Q, after), (A_next.mT, lam_next), (None, -lam)],
+        [(p.A[..., :1, :, :].mT, lam[..., :1, :]), (None, -costate[..., :1, :])],
     ]
-
-    def largest(x: Tensor) -> Tensor:
-        return torch.nn.functional.pad(x.abs().flatten(-2), (0, 1)).amax(-1)
-
-    terms = [torch.stack([largest(term) for term in condition]).amax(0) for condition in conditions]
-    violations = [largest(torch.stack(torch.broadcast_tensors(*condition)).sum(0)) for condition in conditions]
-    tiny = torch.finfo(p.h0.dtype).tiny
-    return torch.stack(violations).amax(0) / torch.stack(terms).amax(0).clamp_min(tiny)
+    info = torch.finfo(p.h0.dtype)
+    smallest = info.tiny / info.eps  # below, numbers have fewer digits
+    worst = []
+    for terms in conditions if p.horizon else conditions[:1]:
+        violation = sum(x if matrix is None else apply(matrix, x) for matrix, x in terms)
+        size = sum(x.abs() if matrix is None else apply(matrix.abs(), x.abs()) for matrix, x in terms)
+        assert isinstance(violation, Tensor)
+        assert isinstance(size, Tensor)
+        worst.append((violation.abs().amax(-1) / size.amax(-1).clamp_min(smallest)).amax(-1))
+    return torch.stack(torch.broadcast_tensors(*worst)).amax(0)
 
 
 @dataclass(frozen=True, eq=False)

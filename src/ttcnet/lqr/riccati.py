@@ -1,8 +1,8 @@
-"""Dynamic programming: the Riccati recursion (Algorithms 1 and 2 of the paper), the plain reference.
+"""Dynamic programming: the Riccati recursion (Algorithms 1 and 2 of the paper).
 
-The cost to go from h_t is 1/2 h' P_t h + p_t' h + const. `factorise` runs the recursion for P_t, `substitute` the one
-for p_t and the roll-out. States follow by feedback and co-states as P_t h_t + p_t: never by a recursion of their own,
-which would amplify rounding by every unstable direction of A.
+The cost to go from h_t is 1/2 h' P_t h + p_t' h + const. `factorise` runs the recursion for P_t (steps.py has a step),
+`substitute` the one for p_t and the roll-out. States follow by feedback and co-states from the step itself: never by a
+recursion of their own, which would amplify rounding by every unstable direction of A.
 
 Like every method, it solves the general linear system of optimality conditions, with a linear state cost q_t and an
 offset c_t in the dynamics besides r_t, because the gradient of a solve is such a system again (see adjoint.py):
@@ -18,58 +18,47 @@ import torch
 from torch import Tensor
 
 from .arithmetic import apply, per_step, symmetrise
+from .steps import Descent, Step, descend
 
 
 class Factors(NamedTuple):
-    """Per step t = 1..T: A_t, B_t, the value matrix P_t and the Cholesky factor of R_t + B_t' P_t B_t."""
+    """A_t and the step itself, for t = 1..T."""
 
     A: tuple[Tensor, ...]
-    B: tuple[Tensor, ...]
-    P: list[Tensor]
-    L: list[Tensor]
+    steps: list[Step]
 
 
-def factorise(A: Tensor, B: Tensor, Q: Tensor, R: Tensor) -> Factors:
-    As, Bs, Qs, Rs = (matrix.unbind(-3) for matrix in (A, B, Q, R))
-    P, values, cholesky = Qs[-1], [], []
-    for t in reversed(range(len(As))):
-        A_t, B_t = As[t], Bs[t]
-        PB = P @ B_t
-        L, failed = torch.linalg.cholesky_ex(symmetrise(Rs[t] + B_t.mT @ PB))
-        L = torch.where((failed == 0)[..., None, None], L, torch.nan)  # no minimum: no answer, in this problem alone
-        values.append(P)
-        cholesky.append(L)
-        if t > 0:
-            W = torch.linalg.solve_triangular(L, PB.mT @ A_t, upper=False)
-            P = symmetrise(Qs[t - 1] + A_t.mT @ P @ A_t - W.mT @ W)
-    return Factors(As, Bs, values[::-1], cholesky[::-1])
+def factorise(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, limit: float) -> Factors:
+    """`limit`: see steps.largest_pivot."""
+    As = A.unbind(-3)
+    steps = descend(descent(As, B, Q, R), Q[..., -1, :, :], range(len(As) - 1, -1, -1), limit)
+    return Factors(As, [steps[t] for t in range(len(As))])
+
+
+def descent(As: tuple[Tensor, ...], B: Tensor, Q: Tensor, R: Tensor) -> Descent:
+    Bs, Qs, Rs = (matrix.unbind(-3) for matrix in (B, Q, R))
+    return Descent(
+        matrices=lambda t: (Bs[t], Rs[t]),
+        back=lambda value, t: symmetrise(Qs[t - 1] + As[t].mT @ value @ As[t]),
+        wanted=lambda t: True,
+    )
 
 
 def substitute(
     factors: Factors, h0: Tensor, r: Tensor | None = None, q: Tensor | None = None, c: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Actions (..., T, m), states and co-states (..., T+1, n). q is (..., T+1, n), for t = 0..T; c is (..., T, n)."""
-    T, m = len(factors.A), factors.B[0].shape[-1]
-    zero_state, zero_action = torch.zeros_like(h0), h0.new_zeros(*h0.shape[:-1], m)
-    rs, qs, cs = per_step(r, T, zero_action), per_step(q, T + 1, zero_state), per_step(c, T, zero_state)
+    T, zero = len(factors.A), torch.zeros_like(h0)
+    rs, qs, cs = per_step(r, T, None), per_step(q, T + 1, zero), per_step(c, T, zero)
 
     linear = list(qs[1:])
     for t in reversed(range(1, T)):
-        A_t, B_t, P, L = factors.A[t], factors.B[t], factors.P[t], factors.L[t]
-        slope = apply(P, cs[t]) + linear[t]
-        k = _solve(L, apply(B_t.mT, slope) + rs[t])
-        linear[t - 1] = qs[t] + apply(A_t.mT, slope - apply(P, apply(B_t, k)))
+        linear[t - 1] = qs[t] + apply(factors.A[t].mT, factors.steps[t].respond(cs[t], linear[t], rs[t]).costate)
 
-    actions, states, costates = [], [h0], []
-    for t in range(T):
-        A_t, B_t, P, L = factors.A[t], factors.B[t], factors.P[t], factors.L[t]
-        drift = apply(A_t, states[-1]) + cs[t]
-        actions.append(-_solve(L, apply(B_t.mT, apply(P, drift) + linear[t]) + rs[t]))
-        states.append(drift + apply(B_t, actions[-1]))
-        costates.append(apply(P, states[-1]) + linear[t])
-    first = qs[0] + apply(factors.A[0].mT, costates[0])
-    return torch.stack(actions, -2), torch.stack(states, -2), torch.stack([first, *costates], -2)
-
-
-def _solve(L: Tensor, vector: Tensor) -> Tensor:
-    return torch.cholesky_solve(vector.unsqueeze(-1), L).squeeze(-1)
+    h, responses = h0, []
+    for A, step, c_t, p, r_t in zip(factors.A, factors.steps, cs, linear, rs, strict=True):
+        responses.append(step.respond(apply(A, h) + c_t, p, r_t))
+        h = responses[-1].h
+    actions, costates, states = (torch.stack(x, -2) for x in zip(*responses, strict=True))
+    first = qs[0] + apply(factors.A[0].mT, responses[0].costate)
+    return actions, torch.cat([h0.unsqueeze(-2), states], -2), torch.cat([first.unsqueeze(-2), costates], -2)

@@ -10,6 +10,7 @@ from . import checks, kkt, riccati, symplectic
 from .adjoint import Method, solve_implicitly
 from .arithmetic import full_precision
 from .problem import LQR, Solution
+from .steps import Quick, largest_pivot, wide_dtype
 
 METHODS: dict[str, Method] = {"riccati": riccati, "symplectic": symplectic, "kkt": kkt}
 
@@ -18,7 +19,8 @@ def solve(problem: LQR, method: str = "riccati", *, implicit: bool | None = None
     """The optimal actions, states, co-states and cost of `problem`, differentiable with respect to all its fields.
 
     Args:
-        problem: one LQR or a batch. Half precision is solved in float32 and returned in half precision.
+        problem: one LQR or a batch. It is solved in float64 and returned in its own dtype ("symplectic" solves in
+            float32 what is not float64).
         method: "riccati" (dynamic programming; the default), "kkt" (block LU of the optimality conditions) or
             "symplectic" (the paper's; needs invertible A and loses digits over long horizons).
         implicit: how gradients are found. True: by one more solve with the factors of the first, which is faster and
@@ -28,11 +30,11 @@ def solve(problem: LQR, method: str = "riccati", *, implicit: bool | None = None
         check: whether to check values before and after, at the price of a host synchronisation on a GPU.
 
     Raises:
-        ValueError: for an invalid problem or an unknown method, for a problem without a finite optimum, and if the
-            symplectic method has lost all of its digits.
+        ValueError: for an invalid problem or an unknown method, for a problem without a finite optimum, and if a
+            method has lost all of its digits.
 
     Warns:
-        RuntimeWarning: if the symplectic method has lost half of its digits or more.
+        RuntimeWarning: if a method has lost half of its digits or more.
 
     Examples:
         >>> import torch
@@ -50,37 +52,51 @@ def solve(problem: LQR, method: str = "riccati", *, implicit: bool | None = None
     if check:
         problem.check()
     implicit = method != "riccati" if implicit is None else implicit
-    dense = problem.standard_form()
+    way, asked = METHODS[method], problem.h0.dtype
+    dense = problem.standard_form(None if method == "symplectic" else wide_dtype(asked, problem.h0.device))
+    factors = None
     with full_precision(dense.h0.device):
         A, B, Q, R, h0, r = dense.A, dense.B, dense.Q, dense.R, dense.h0, dense.r
         if dense.horizon == 0:
             u, h = B.sum(-2), h0.unsqueeze(-2)
             costate = torch.zeros_like(h)
-        elif implicit:
-            u, h, costate = solve_implicitly(METHODS[method], A, B, Q, R, h0, r)
         else:
-            u, h, costate = METHODS[method].substitute(METHODS[method].factorise(A, B, Q, R), h0, r)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not implicit):
+                factors = way.factorise(A, B, Q, R, largest_pivot(asked, dense.h0.dtype))
+            if implicit:
+                u, h, costate = solve_implicitly(way, factors, A, B, Q, R, h0, r)
+            else:
+                u, h, costate = way.substitute(factors, h0, r)
         cost = dense.objective(u, h)
-    solution = Solution(*(x.to(problem.h0.dtype) for x in (u, h, costate, cost)))
+    solution = Solution(*(x.to(asked) for x in (u, h, costate, cost)))
     if check:
-        _check_solution(dense, solution, method)
+        quick = isinstance(factors, riccati.Factors) and all(isinstance(step, Quick) for step in factors.steps)
+        _check_solution(dense, solution, method, quick)
     return solution
 
 
 @torch.no_grad()
-def _check_solution(problem: LQR, solution: Solution, method: str) -> None:
-    """Raise if the solution is not finite, saying why; warn or raise if the symplectic method has lost its digits."""
+def _check_solution(problem: LQR, solution: Solution, method: str, quick: bool) -> None:
+    """Raise if the solution is not finite, saying why; warn or raise if the method has lost its digits, which the quick
+    way of steps.py never has."""
     parts = (solution.u.flatten(-2), solution.h.flatten(-2), solution.costate.flatten(-2), solution.cost.unsqueeze(-1))
     bad = ~torch.cat(parts, -1).isfinite().all(-1)
     if bad.any():
         _explain_failure(problem, bad, method)
-    if method == "symplectic" and bad.numel():
-        residual = float(solution.residual(problem).max())
-        if residual > 0.1:
-            _explain_failure(problem, solution.residual(problem) > 0.1, method)
-        if residual > torch.finfo(problem.h0.dtype).eps ** 0.5:
-            message = f"the symplectic iteration has lost digits: it meets the optimality conditions to {residual:.1e}"
-            warnings.warn(f'{message} only. Use method="riccati" or "kkt".', RuntimeWarning, stacklevel=4)
+    if bad.numel() and not quick:
+        residual = solution.residual(problem)
+        if bool((residual > 0.1).any()):
+            _explain_failure(problem, residual > 0.1, method)
+        worst = float(residual.max())
+        if worst > torch.finfo(solution.u.dtype).eps ** 0.5:
+            told = f"method={method!r} has lost digits: it meets the optimality conditions to {worst:.1e} only."
+            warnings.warn(f"{told} {_remedy(method)}", RuntimeWarning, stacklevel=4)
+
+
+def _remedy(method: str) -> str:
+    if method == "symplectic":
+        return 'Use method="riccati" or "kkt".'
+    return "The problem is beyond its dtype: scale it so that R, Q and B are closer in size, or use float64."
 
 
 def _explain_failure(problem: LQR, bad: torch.Tensor, method: str) -> None:

@@ -32,7 +32,7 @@ class Factors(NamedTuple):
     G: tuple[Tensor, ...]
 
 
-def factorise(A: Tensor, B: Tensor, Q: Tensor, R: Tensor) -> Factors:
+def factorise(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, limit: float) -> Factors:
     """All inverses, which are independent of each other and so run in parallel."""
     A_inv, _ = torch.linalg.inv_ex(A)
     R_inv, _ = torch.linalg.inv_ex(R)

@@ -8,7 +8,8 @@ from typing import Any
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-from ttcnet.errors import check_integer, fail
+from ttcnet.bounds import check_size
+from ttcnet.errors import fail
 from ttcnet.insertable import SUPERVISION, check_context, say_context_of_before
 from ttcnet.nn.mixers import KINDS
 
@@ -164,7 +165,7 @@ def check(config: TTCNetConfig) -> None:
         optional = field in ("intermediate_size", "ttc_heads", "ttc_action_size", "grid")
         if getattr(config, field) is not None or not optional:
             least = 0 if field == "horizon" else 1
-            check_integer(field, getattr(config, field), least, "Pass such a number.")
+            check_size(field, getattr(config, field), least, "Pass such a number.")
     if config.hidden_size % config.num_attention_heads:
         rule = f"must divide hidden_size = {config.hidden_size}"
         fail("num_attention_heads", rule, config.num_attention_heads, "Pass a number of heads that does.")

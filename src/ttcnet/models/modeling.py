@@ -11,7 +11,8 @@ from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
-from ttcnet.errors import check_integer, fail
+from ttcnet.bounds import check_size
+from ttcnet.errors import fail
 
 from .blocks import Block
 from .cache import MixerCache
@@ -135,7 +136,7 @@ class TTCNetModel(TTCNetPreTrainedModel):
         past_key_values = self._cache(past_key_values, use_cache)
         mask = real_tokens(attention_mask, *x.shape[:2])
         horizon = self.config.horizon if horizon is None else horizon
-        loops = check_integer("loops", self.config.loops if loops is None else loops, 1, "Pass 1 to apply blocks once.")
+        loops = check_size("loops", self.config.loops if loops is None else loops, 1, "Pass 1 to apply blocks once.")
         if past_key_values is not None:
             past_key_values.check_loops(loops)
         states: list[Any] = [x] if every else []

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ttcnet.bounds import TOGETHER
 from ttcnet.errors import fail
 from ttcnet.insertable import TTC as TTC
 from ttcnet.nn.mixers import KINDS
@@ -48,6 +49,8 @@ def interleaved(interleave: str | None, blocks: int, mixer: str, insert: str = T
     remedy = "Pass blocks:layers, such as 8:1, 4:1, 16:1 or 16:2, or None for no such layer."
     if not (every.isdecimal() and count.isdecimal() and int(every) >= 1 and int(count) >= 1):
         fail("interleave", "must be two whole numbers of 1 or more, blocks:layers", repr(interleave), remedy)
+    if int(count) > TOGETHER:
+        fail("interleave", f"must insert {TOGETHER} layers or fewer in one place", repr(interleave), remedy)
     step, passes = int(every), 1
     if step > blocks:
         if step > blocks * loops or step % blocks:

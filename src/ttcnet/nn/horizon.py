@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from statistics import NormalDist
 
+from ttcnet.bounds import check_reach
 from ttcnet.errors import check_integer, fail
 
 
@@ -75,7 +76,7 @@ class PoissonLogNormal(Sampler):
 
     def __init__(self, mean: float = 8, sigma: float = 0.1, max: int = 32, *, seed: int = 0) -> None:  # noqa: A002
         super().__init__(seed)
-        self.max = check_integer("max", max, 1, "Pass the longest horizon of training, such as max=32.")
+        self.max = _reach("max", max, 1, "Pass the longest horizon of training, such as max=32.")
         self.mean = _number("mean", mean)
         self.sigma = _number("sigma", sigma)
         if not 0 < self.mean <= self.max:
@@ -102,7 +103,7 @@ class Uniform(Sampler):
     def __init__(self, min: int = 1, max: int = 32, *, seed: int = 0) -> None:  # noqa: A002
         super().__init__(seed)
         self.min = check_integer("min", min, 1, "The shortest plan has one step.")
-        self.max = check_integer("max", max, self.min, "Pass the longest horizon of training, such as max=32.")
+        self.max = _reach("max", max, self.min, "Pass the longest horizon of training, such as max=32.")
 
     def _sample(self, random: Random) -> int:
         return self.min + int(random.random() * (self.max - self.min + 1))
@@ -116,7 +117,7 @@ class Fixed(Sampler):
 
     def __init__(self, horizon: int = 8, *, seed: int = 0) -> None:
         super().__init__(seed)
-        self.max = check_integer("horizon", horizon, 1, "The shortest plan has one step.")
+        self.max = _reach("horizon", horizon, 1, "The shortest plan has one step.")
 
     def _sample(self, random: Random) -> int:
         return self.max
@@ -163,6 +164,12 @@ def _poisson(rate: float, random: Random, limit: int) -> int:
         count += 1
         time -= math.log1p(-random.random())
     return count
+
+
+def _reach(field: str, value: object, least: int, remedy: str) -> int:
+    steps = check_integer(field, value, least, remedy)
+    check_reach(field, steps)
+    return steps
 
 
 def _number(field: str, value: object) -> float:

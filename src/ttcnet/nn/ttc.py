@@ -7,14 +7,16 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor, nn
 
-from ttcnet.errors import check_integer, fail
+from ttcnet.bounds import check_size, check_weights
+from ttcnet.errors import fail
 from ttcnet.insertable import check_context, check_gain, context_of
-from ttcnet.lqr import ModulatedLQR, Solution, plan, solve
+from ttcnet.lqr import ModulatedLQR, Solution, plan
 from ttcnet.lqr.checks import horizon as check_horizon
 from ttcnet.lqr.checks import not_traced
 from ttcnet.lqr.plan import NAMES
 
 from .context import CONTEXTS, Affine
+from .plans import whole_plans
 from .replay import Replays, as_built, may_replay
 
 # parts of the layer: what they are called, and what they are built as
@@ -84,7 +86,8 @@ class TTCLayer(nn.Module):
         action_size = state_size if action_size is None else action_size
         sizes = {"width": width, "heads": heads, "state_size": state_size, "action_size": action_size, "rank": rank}
         for field, value in sizes.items():
-            check_integer(field, value, 1, f"Pass a size, such as {field}=16.")
+            check_size(field, value, 1, f"Pass a size, such as {field}=16.")
+        check_weights(**sizes)
         self.width, self.heads, self.state_size, self.action_size = width, heads, state_size, action_size
         self.context_kind = check_context(context)
         if backend not in NAMES:
@@ -133,7 +136,8 @@ class TTCLayer(nn.Module):
             x: tokens.
             horizon: steps to look ahead; None is the layer's own, 0 switches the layer off and returns x.
             return_plan: also return the plan, for analysis: its actions (..., heads, T, m), states and co-states
-                (..., heads, T + 1, n) and cost (..., heads), detached, in float32 (float64 where the layer is).
+                (..., heads, T + 1, n) and cost (..., heads), detached, in float32 (float64 where the layer is). A
+                MemoryError says how many bytes that would take where so many are not free.
         """
         horizon = self._steps(x, horizon)
         if horizon == 0:
@@ -146,9 +150,7 @@ class TTCLayer(nn.Module):
             return self._step(x, horizon)
         problem = self.problem(x)
         y = x + self._answer(x, problem, horizon)
-        with torch.no_grad():
-            detached = ModulatedLQR(**{name: value.detach() for name, value in vars(problem).items()})
-            solution = solve(detached.unroll(horizon), check=False)
+        solution = whole_plans(problem, horizon)
         lead = (*x.shape[:-1], self.heads)
         return y, Solution(**{name: value.view(*lead, *value.shape[2:]) for name, value in vars(solution).items()})
 

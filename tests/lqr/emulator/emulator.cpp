@@ -16,10 +16,14 @@
 #define __global__
 #define __shared__
 #define __forceinline__ inline
+#define __noinline__
 #define __align__(bytes)
 #define __launch_bounds__(threads, blocks)
 #define asm while (false) asm  // instructions of a GPU, such as prefetching, that change no value
 #define rsqrtf(x) (1.0f / std::sqrt(x))
+static double __dadd_rn(double x, double y) { return x + y; }
+static double __dmul_rn(double x, double y) { return x * y; }
+using std::exp;
 using std::fma;
 using std::max;
 using std::min;

@@ -1,7 +1,11 @@
 """The recursion on the CPU: compiled by numba, problems spread over torch's threads and over SIMD.
 
+Work that takes a core longer than a moment is done in pieces, on threads of its own, while the caller waits: so Ctrl-C
+is answered at once, and what was not begun is dropped.
+
 As in plan_forward.cu, the actions of a step are absorbed into P one by one. A step keeps its P and what each action
 saw, v = P b before it was absorbed; the closed loop then decides the actions in reverse order, which costs no digits.
+Where actions are so cheap that P loses digits, float32 is solved again in float64, and float64 by the reference.
 """
 
 from __future__ import annotations
@@ -14,14 +18,20 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
 from itertools import pairwise
+from queue import Empty, SimpleQueue
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from .. import recursion
 from ..arithmetic import with_heads
 from ..problem import Family
-from ..recursion import stretch_length
+from ..recursion import limit_of, stretch_length
+
+PIECE = 200_000_000  # multiplications: between a twentieth and half of a second of a core
+BLOCK = 128  # problems that cpu_loops has side by side
 
 
 @cache
@@ -40,7 +50,12 @@ def forward(family: Family, horizon: int, keep: bool) -> tuple[Tensor, Tensor]:
     """The first actions, and the check-points for `backward` (none if not `keep`)."""
     u = torch.empty_like(family.r_inv)
     kept = u.new_empty(checkpoints(family, horizon) if keep else (0, 0, 0))
-    _spread(_compiled("forward", u.dtype), family, (horizon, stretch_length(horizon), keep, _flat(u), kept.numpy()))
+    lost = _nothing_lost(family)
+    arguments = (horizon, stretch_length(horizon), keep, _flat(u), kept.numpy(), lost.numpy())
+    _spread(_compiled("forward", u.dtype), family, arguments)
+    hard = lost > limit_of(family)
+    if hard.any():
+        u.flatten(0, 1)[hard] = recursion.forward(_some(family, hard), horizon, False)[0].flatten(0, 1)
     return u, kept
 
 
@@ -52,14 +67,36 @@ def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor) -> li
         if x.ndim == 3:
             grads[k] = x.new_zeros(x.shape[0], heads, *x.shape[1:])
     grads[5] = torch.zeros_like(family.a)  # of decay_A, for every state
-    _spread(
-        _compiled("backward", g.dtype),
-        family,
-        (horizon, stretch_length(horizon), checkpoints.numpy(), _flat(g), *(_flat(x) for x in grads)),
-    )
+    lost = _nothing_lost(family)
+    arguments = (horizon, stretch_length(horizon), checkpoints.numpy(), _flat(g), *(_flat(x) for x in grads))
+    _spread(_compiled("backward", g.dtype), family, (*arguments, lost.numpy()))
+    hard = lost > limit_of(family)
+    if hard.any():
+        some = _some(family, hard)
+        _, kept = recursion.forward(some, horizon, True)
+        found = recursion.backward(some, horizon, kept, g.flatten(0, 1)[hard].unsqueeze(1))
+        for grad, x in zip(grads, found, strict=True):
+            grad.flatten(0, 1)[hard] = x.flatten(0, 1)
     if family.decay_A.shape[-1] == 1:
         grads[5] = grads[5].sum(-1, keepdim=True)
     return grads
+
+
+def _nothing_lost(family: Family) -> Tensor:
+    """For the largest 1 + w b' P b of every problem."""
+    return torch.zeros(family.a.shape[0] * family.a.shape[1], dtype=torch.float64)
+
+
+def _some(family: Family, which: Tensor) -> Family:
+    """These problems alone, each as a token with one head. Where float64 has too few digits for this recursion, they go
+    to the reference, which has another way for them."""
+    tokens, heads, n = family.a.shape
+    every = family._replace(B=with_heads(family.B), Q=with_heads(family.Q))
+
+    def pick(x: Tensor) -> Tensor:
+        return x.expand(tokens, heads, *x.shape[2:]).flatten(0, 1)[which].unsqueeze(1)
+
+    return Family(*map(pick, every._replace(decay_A=family.decay_A.expand(tokens, heads, n))))
 
 
 def _flat(x: Tensor) -> Any:
@@ -77,14 +114,52 @@ def _spread(compute: Callable[..., None], family: Family, arguments: tuple[Any, 
     per_matrix = heads // B.shape[1], heads // Q.shape[1]  # problems that share one
     fields = family._replace(B=B, Q=Q, decay_A=family.decay_A.expand(tokens, heads, n).contiguous())
     arrays = tuple(_flat(x) for x in fields)
-    workers = min(torch.get_num_threads(), problems // 8)  # fewer than eight on a thread leave SIMD idle
-    if workers <= 1:
+    workers = max(1, min(torch.get_num_threads(), problems // 8))  # fewer than eight on a thread leave SIMD idle
+    effort = arguments[0] * (n * n * family.r_inv.shape[-1] + 100)  # of a problem, in multiplications
+    if problems * effort > PIECE:
+        size = min(max(1, PIECE // effort // BLOCK) * BLOCK, -(-problems // workers))
+        pieces = [(first, min(first + size, problems)) for first in range(0, problems, size)]
+        _in_pieces(lambda first, last: compute(first, last, *per_matrix, *arrays, *arguments), pieces, workers)
+        return
+    if workers == 1:
         compute(0, problems, *per_matrix, *arrays, *arguments)
         return
     edges = [problems * k // workers for k in range(workers + 1)]
     pool = _pool(workers)
     for done in [pool.submit(compute, *share, *per_matrix, *arrays, *arguments) for share in pairwise(edges)]:
         done.result()
+
+
+def _in_pieces(compute: Callable[[int, int], None], pieces: list[tuple[int, int]], workers: int) -> None:
+    """compute(first, last) for all pieces. An interrupt does not wait for those that have begun: their threads are
+    daemons, which hold no process back, and what they write to is theirs."""
+    todo: SimpleQueue[tuple[int, int]] = SimpleQueue()
+    done: SimpleQueue[BaseException | None] = SimpleQueue()
+    stopped = threading.Event()
+    for piece in pieces:
+        todo.put(piece)
+
+    def work() -> None:
+        while not stopped.is_set():
+            try:
+                piece = todo.get_nowait()
+            except Empty:
+                return
+            try:
+                compute(*piece)
+                done.put(None)
+            except BaseException as error:
+                done.put(error)
+
+    try:
+        for _ in range(workers):
+            threading.Thread(target=work, name="ttcnet", daemon=True).start()
+        for _ in pieces:
+            error = done.get()
+            if error is not None:
+                raise error
+    finally:
+        stopped.set()
 
 
 @cache
@@ -101,7 +176,7 @@ def _compiled(name: str, dtype: torch.dtype) -> Callable[..., None]:
     """A function of cpu_loops, compiled for `dtype` or found on disk; says so if that takes long."""
     from . import cpu_loops  # imports numba
 
-    notice = "ttcnet: compiling the %s pass for the CPU in %s, once on this machine (about 10 s) ..."
+    notice = "ttcnet: compiling the %s pass for the CPU in %s, once on this machine (about 20 s) ..."
     timer = threading.Timer(2.0, logging.getLogger("ttcnet").warning, (notice, name, dtype))
     timer.start()
     try:
@@ -109,9 +184,9 @@ def _compiled(name: str, dtype: torch.dtype) -> Callable[..., None]:
         vector, matrix = torch.zeros(1, 1, 1, dtype=dtype), torch.zeros(1, 1, 1, 1, dtype=dtype)
         family = [_flat(x) for x in (vector, matrix, matrix, matrix, *[vector] * 5)]
         if name == "forward":  # over no problem at all
-            run(0, 0, 1, 1, *family, 1, 1, False, _flat(vector), vector.numpy())
+            run(0, 0, 1, 1, *family, 1, 1, False, _flat(vector), vector.numpy(), np.zeros(1))
         else:
-            run(0, 0, 1, 1, *family, 1, 1, vector.numpy(), _flat(vector), *family)
+            run(0, 0, 1, 1, *family, 1, 1, vector.numpy(), _flat(vector), *family, np.zeros(1))
     finally:
         timer.cancel()
     return run

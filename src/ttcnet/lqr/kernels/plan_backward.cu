@@ -2,6 +2,7 @@
 
 #include "common.cuh"
 #include "recursion.cuh"
+#include "careful.cuh"
 
 #define REFINE_ABOVE 4                    // 1 + w s from which on P° has too few digits left to be used alone
 
@@ -83,8 +84,8 @@ __device__ __forceinline__ void push(const Problem &p, real (&h)[ROWS], real (&h
 }
 
 // Forward in time through steps bottom + 1 .. top of two closed loops, the problem and its adjoint (names with a 2); adds up
-// gradients. kept, lost: P° of each of these steps and its largest 1 + w s. end: P at step top; null is Qf. g: the gradient
-// of the first actions. state: h and h2 at step bottom, and then at step top.
+// gradients. kept, lost: P° of each of these steps and its largest 1 + w s (or P, and -1: see careful.cuh). end: P at step
+// top; null is Qf. g: the gradient of the first actions. state: h and h2 at step bottom, and then at step top.
 //
 // With λ = P° x at every step, x = A h and y = u / r_inv:  y = -B' λ,  h = x + B u,  and P h, the co-state that the gradients
 // want, is A λ' + Q h where λ' = P°' A h is what the next step begins with.
@@ -114,183 +115,206 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(
 #pragma unroll
     for (int r = 0; r < ACTIONS; ++r) of_r_inv[r] = of_decay_B[r] = pull[r] = 0;
 
-    p.A_fade(bottom + 1, fade_A);
-    recall(kept, 0, shape, p, P);
-    if (bottom) {
-        spread(h_kept, N, lane, h);
-        spread(h2_kept, N, lane, h2);
-    } else {
-        spread(in.h0 + p.index * n, n, lane, h);
-        spread(g + p.index * m, m, lane, pull);  // the gradient pulls at the first action, and at no other
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) h2[r] = 0;
-    }
-    real forced[ROWS];
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-        x[r] = (1 + fade_A[r] * p.a[r]) * h[r];
-        forced[r] = x2[r] = (1 + fade_A[r] * p.a[r]) * h2[r];
-    }
-    if (!bottom) {
-        real e[ACTIONS], e2[ACTIONS], unused[ROWS];
-        p.B_fade(1, e2);
-#pragma unroll
-        for (int r = 0; r < ACTIONS; ++r) {
-            e[r] = 0;
-            e2[r] *= -p.r_inv[r] * pull[r];
-        }
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) unused[r] = 0;
-        p.group.share(e, e2);
-        push(p, unused, forced);
-    }
-    p.group.gather(x, forced, full, full2);
-    multiply(P, full, full2, lam, lam2);
-
     real lost_digits = lost[p.index];
-#pragma unroll 1
-    for (int t = bottom + 1; t <= top; ++t) {
-        const bool last = t == top, refine = lost_digits > REFINE_ABOVE;
-        // on its way while this step is worked on
-        if (!last) lost_digits = lost[(t - bottom) * problems + p.index];
-        if (t + 1 < top) prefetch(kept, t - bottom + 1, shape, p);
-        real fade[ACTIONS], fade_Q[ROWS], y[ACTIONS], y2[ACTIONS], q[ACTIONS], q2[ACTIONS], e[ACTIONS], e2[ACTIONS];
-        real next[ROWS], next2[ROWS], ahead[ROWS], ahead2[ROWS], A[ROWS], fade_A_next[ROWS];
-        p.B_fade(t, fade);
-        p.Q_fade(t, fade_Q);
-        p.A_fade(t + 1, fade_A_next);
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) A[r] = last ? 1 : 1 + fade_A_next[r] * p.a[r];
-        if (last) fetch(end, room, shape, p, P);
-        else recall(kept, t - bottom, shape, p, P);
-
-        p.group.gather(lam, lam2, full, full2);
-        reach(p, full, full2, q, q2);
-#pragma unroll
-        for (int r = 0; r < ACTIONS; ++r) {
-            y[r] = -fade[r] * q[r];
-            y2[r] = -fade[r] * q2[r] - pull[r];
-        }
-        // P° is a difference whose digits may have cancelled: then, one pass of refinement before the one that counts
-#pragma unroll 1
-        for (int pass = refine ? 0 : 1; pass < 2; ++pass) {
-#pragma unroll
-            for (int r = 0; r < ACTIONS; ++r) {
-                e[r] = fade[r] * p.r_inv[r] * y[r];
-                e2[r] = fade[r] * p.r_inv[r] * y2[r];
-            }
-            p.group.share(e, e2);
-#pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
-                next[r] = x[r];
-                next2[r] = x2[r];
-            }
-            push(p, next, next2);
-            // λ = P h
-            real onward[ROWS], onward2[ROWS];
-#pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
-                onward[r] = A[r] * next[r];
-                onward2[r] = A[r] * next2[r];
-            }
-            p.group.gather(onward, onward2, full, full2);
-            multiply(P, full, full2, ahead, ahead2);
-#pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
-                lam[r] = A[r] * ahead[r];
-                lam2[r] = A[r] * ahead2[r];
-            }
-            if (t < horizon) {
-                real faded[ROWS], faded2[ROWS];
-#pragma unroll
-                for (int r = 0; r < ROWS; ++r) {
-                    faded[r] = fade_Q[r] * next[r];
-                    faded2[r] = fade_Q[r] * next2[r];
-                }
-                p.group.gather(faded, faded2, full, full2);
-#pragma unroll
-                for (int r = 0; r < ROWS; ++r) {
-                    real Q[N], Qh = 0, Qh2 = 0;
-                    p.load_Q(r, Q);
-#pragma unroll
-                    for (int k = 0; k < N; ++k) {
-                        Qh += Q[k] * full[k];
-                        Qh2 += Q[k] * full2[k];
-                    }
-                    if (!last) {
-                        lam[r] += fade_Q[r] * Qh;
-                        lam2[r] += fade_Q[r] * Qh2;
-                    }
-                    if (pass == 1) {
-                        of_decay_Q[r] -= t * (faded[r] * Qh2 + faded2[r] * Qh);
-#pragma unroll
-                        for (int k = 0; k < N; ++k) of_Q[r][k] += faded[r] * full2[k] + faded2[r] * full[k];
-                    }
-                }
-            }
-            if (pass == 1) break;
-
-            // what y misses by, and what that moves
-            p.group.gather(lam, lam2, full, full2);
-            reach(p, full, full2, q, q2);
-            real d[ACTIONS], d2[ACTIONS];
-#pragma unroll
-            for (int r = 0; r < ACTIONS; ++r) {
-                d[r] = -fade[r] * q[r] - y[r];
-                d2[r] = -fade[r] * q2[r] - pull[r] - y2[r];
-                e[r] = fade[r] * p.r_inv[r] * d[r];
-                e2[r] = fade[r] * p.r_inv[r] * d2[r];
-            }
-            p.group.share(e, e2);
-#pragma unroll
-            for (int r = 0; r < ROWS; ++r) next[r] = next2[r] = 0;
-            push(p, next, next2);
-            p.group.gather(next, next2, full, full2);
-            recall(kept, t - bottom - 1, shape, p, P);
-            multiply(P, full, full2, lam, lam2);
-            p.group.gather(lam, lam2, full, full2);
-            reach(p, full, full2, q, q2);
-#pragma unroll
-            for (int r = 0; r < ACTIONS; ++r) {
-                y[r] += d[r] - fade[r] * q[r];
-                y2[r] += d2[r] - fade[r] * q2[r];
-            }
-            if (last) fetch(end, room, shape, p, P);
-            else recall(kept, t - bottom, shape, p, P);
-        }
-
-        // B' λ = -y, and B' λ2 = -y2 but for the pull at the first action
-        if (t == 1) {
-            p.group.gather(lam, lam2, full, full2);
-            reach(p, full, full2, q, q2);
-        }
-#pragma unroll
-        for (int r = 0; r < ACTIONS; ++r) {
-            of_r_inv[r] -= y[r] * y2[r];
-            of_decay_B[r] += t * p.r_inv[r] * (y[r] * y2[r] + (t == 1 ? -fade[r] * q2[r] : y2[r]) * y[r]);
-            pull[r] = 0;
-        }
+    if (lost_digits < 0) {  // P was kept, and not P°
+        Gradients<real> found;
+        real h_found[ROWS], h2_found[ROWS];
+        backward_carefully(in, shape, p, bottom, top, kept, g, state, dh0, found, h_found, h2_found);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
-            real u[4], u2[4];
-            const real through = fade_A[r] * (lam[r] * h2[r] + lam2[r] * h[r]);
-            of_a[r] += through;
-            of_decay_A[r] -= t * p.a[r] * through;
+            of_a[r] = found.a[r];
+            of_decay_A[r] = found.decay_A[r];
+            of_decay_Q[r] = found.decay_Q[r];
+            h[r] = h_found[r];
+            h2[r] = h2_found[r];
 #pragma unroll
-            for (int j = 0; j < M; j += 4) {
-                load(p.group.actions() + j, u);
-                load(p.group.actions() + WIDEST + 4 + j, u2);
+            for (int j = 0; j < M; ++j) of_B[r][j] = found.B[r][j];
 #pragma unroll
-                for (int k = 0; k < 4; ++k) of_B[r][j + k] += lam[r] * u2[k] + lam2[r] * u[k];
+            for (int k = 0; k < N; ++k) of_Q[r][k] = found.Q[r][k];
+        }
+#pragma unroll
+        for (int r = 0; r < ACTIONS; ++r) {
+            of_r_inv[r] = found.r_inv[r];
+            of_decay_B[r] = found.decay_B[r];
+        }
+    } else {
+        p.A_fade(bottom + 1, fade_A);
+        recall(kept, 0, shape, p, P);
+        if (bottom) {
+            spread(h_kept, N, lane, h);
+            spread(h2_kept, N, lane, h2);
+        } else {
+            spread(in.h0 + p.index * n, n, lane, h);
+            spread(g + p.index * m, m, lane, pull);  // the gradient pulls at the first action, and at no other
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) h2[r] = 0;
+        }
+        real forced[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            x[r] = (1 + fade_A[r] * p.a[r]) * h[r];
+            forced[r] = x2[r] = (1 + fade_A[r] * p.a[r]) * h2[r];
+        }
+        if (!bottom) {
+            real e[ACTIONS], e2[ACTIONS], unused[ROWS];
+            p.B_fade(1, e2);
+#pragma unroll
+            for (int r = 0; r < ACTIONS; ++r) {
+                e[r] = 0;
+                e2[r] *= -p.r_inv[r] * pull[r];
             }
-            if (t == 1 && p.row(r) < n) dh0[p.index * n + p.row(r)] = (1 + fade_A[r] * p.a[r]) * lam2[r];
-            h[r] = next[r];
-            h2[r] = next2[r];
-            x[r] = A[r] * next[r];
-            x2[r] = A[r] * next2[r];
-            lam[r] = ahead[r];
-            lam2[r] = ahead2[r];
-            fade_A[r] = fade_A_next[r];
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) unused[r] = 0;
+            p.group.share(e, e2);
+            push(p, unused, forced);
+        }
+        p.group.gather(x, forced, full, full2);
+        multiply(P, full, full2, lam, lam2);
+
+#pragma unroll 1
+        for (int t = bottom + 1; t <= top; ++t) {
+            const bool last = t == top, refine = lost_digits > REFINE_ABOVE;
+            // on its way while this step is worked on
+            if (!last) lost_digits = lost[(t - bottom) * problems + p.index];
+            if (t + 1 < top) prefetch(kept, t - bottom + 1, shape, p);
+            real fade[ACTIONS], fade_Q[ROWS], y[ACTIONS], y2[ACTIONS], q[ACTIONS], q2[ACTIONS], e[ACTIONS], e2[ACTIONS];
+            real next[ROWS], next2[ROWS], ahead[ROWS], ahead2[ROWS], A[ROWS], fade_A_next[ROWS];
+            p.B_fade(t, fade);
+            p.Q_fade(t, fade_Q);
+            p.A_fade(t + 1, fade_A_next);
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) A[r] = last ? 1 : 1 + fade_A_next[r] * p.a[r];
+            if (last) fetch(end, room, shape, p, P);
+            else recall(kept, t - bottom, shape, p, P);
+
+            p.group.gather(lam, lam2, full, full2);
+            reach(p, full, full2, q, q2);
+#pragma unroll
+            for (int r = 0; r < ACTIONS; ++r) {
+                y[r] = -fade[r] * q[r];
+                y2[r] = -fade[r] * q2[r] - pull[r];
+            }
+            // P° is a difference whose digits may have cancelled: then, one pass of refinement before the one that counts
+#pragma unroll 1
+            for (int pass = refine ? 0 : 1; pass < 2; ++pass) {
+#pragma unroll
+                for (int r = 0; r < ACTIONS; ++r) {
+                    e[r] = fade[r] * p.r_inv[r] * y[r];
+                    e2[r] = fade[r] * p.r_inv[r] * y2[r];
+                }
+                p.group.share(e, e2);
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r) {
+                    next[r] = x[r];
+                    next2[r] = x2[r];
+                }
+                push(p, next, next2);
+                // λ = P h
+                real onward[ROWS], onward2[ROWS];
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r) {
+                    onward[r] = A[r] * next[r];
+                    onward2[r] = A[r] * next2[r];
+                }
+                p.group.gather(onward, onward2, full, full2);
+                multiply(P, full, full2, ahead, ahead2);
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r) {
+                    lam[r] = A[r] * ahead[r];
+                    lam2[r] = A[r] * ahead2[r];
+                }
+                if (t < horizon) {
+                    real faded[ROWS], faded2[ROWS];
+#pragma unroll
+                    for (int r = 0; r < ROWS; ++r) {
+                        faded[r] = fade_Q[r] * next[r];
+                        faded2[r] = fade_Q[r] * next2[r];
+                    }
+                    p.group.gather(faded, faded2, full, full2);
+#pragma unroll
+                    for (int r = 0; r < ROWS; ++r) {
+                        real Q[N], Qh = 0, Qh2 = 0;
+                        p.load_Q(r, Q);
+#pragma unroll
+                        for (int k = 0; k < N; ++k) {
+                            Qh += Q[k] * full[k];
+                            Qh2 += Q[k] * full2[k];
+                        }
+                        if (!last) {
+                            lam[r] += fade_Q[r] * Qh;
+                            lam2[r] += fade_Q[r] * Qh2;
+                        }
+                        if (pass == 1) {
+                            of_decay_Q[r] -= t * (faded[r] * Qh2 + faded2[r] * Qh);
+#pragma unroll
+                            for (int k = 0; k < N; ++k) of_Q[r][k] += faded[r] * full2[k] + faded2[r] * full[k];
+                        }
+                    }
+                }
+                if (pass == 1) break;
+
+                // what y misses by, and what that moves
+                p.group.gather(lam, lam2, full, full2);
+                reach(p, full, full2, q, q2);
+                real d[ACTIONS], d2[ACTIONS];
+#pragma unroll
+                for (int r = 0; r < ACTIONS; ++r) {
+                    d[r] = -fade[r] * q[r] - y[r];
+                    d2[r] = -fade[r] * q2[r] - pull[r] - y2[r];
+                    e[r] = fade[r] * p.r_inv[r] * d[r];
+                    e2[r] = fade[r] * p.r_inv[r] * d2[r];
+                }
+                p.group.share(e, e2);
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r) next[r] = next2[r] = 0;
+                push(p, next, next2);
+                p.group.gather(next, next2, full, full2);
+                recall(kept, t - bottom - 1, shape, p, P);
+                multiply(P, full, full2, lam, lam2);
+                p.group.gather(lam, lam2, full, full2);
+                reach(p, full, full2, q, q2);
+#pragma unroll
+                for (int r = 0; r < ACTIONS; ++r) {
+                    y[r] += d[r] - fade[r] * q[r];
+                    y2[r] += d2[r] - fade[r] * q2[r];
+                }
+                if (last) fetch(end, room, shape, p, P);
+                else recall(kept, t - bottom, shape, p, P);
+            }
+
+            // B' λ = -y, and B' λ2 = -y2 but for the pull at the first action
+            if (t == 1) {
+                p.group.gather(lam, lam2, full, full2);
+                reach(p, full, full2, q, q2);
+            }
+#pragma unroll
+            for (int r = 0; r < ACTIONS; ++r) {
+                of_r_inv[r] -= y[r] * y2[r];
+                of_decay_B[r] += t * p.r_inv[r] * (y[r] * y2[r] + (t == 1 ? -fade[r] * q2[r] : y2[r]) * y[r]);
+                pull[r] = 0;
+            }
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                real u[4], u2[4];
+                const real through = fade_A[r] * (lam[r] * h2[r] + lam2[r] * h[r]);
+                of_a[r] += through;
+                of_decay_A[r] -= t * p.a[r] * through;
+#pragma unroll
+                for (int j = 0; j < M; j += 4) {
+                    load(p.group.actions() + j, u);
+                    load(p.group.actions() + WIDEST + 4 + j, u2);
+#pragma unroll
+                    for (int k = 0; k < 4; ++k) of_B[r][j + k] += lam[r] * u2[k] + lam2[r] * u[k];
+                }
+                if (t == 1 && p.row(r) < n) dh0[p.index * n + p.row(r)] = (1 + fade_A[r] * p.a[r]) * lam2[r];
+                h[r] = next[r];
+                h2[r] = next2[r];
+                x[r] = A[r] * next[r];
+                x2[r] = A[r] * next2[r];
+                lam[r] = ahead[r];
+                lam2[r] = ahead2[r];
+                fade_A[r] = fade_A_next[r];
+            }
         }
     }
 

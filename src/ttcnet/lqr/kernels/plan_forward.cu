@@ -2,6 +2,7 @@
 
 #include "common.cuh"
 #include "recursion.cuh"
+#include "careful.cuh"
 
 #define TURN (ACTIONS > 1 ? ACTIONS : 2)  // actions between two passes of a loop over them
 
@@ -167,8 +168,8 @@ __device__ real decide(const Inputs &in, const Shape &shape, Problem &p, real *V
 
 // Backward in time through steps top .. bottom + 1.
 // end: P at step top; null is Qf. points: where to keep every `every`-th P in between (P at bottom + every is the first),
-// or null. kept: where to keep P° of every step, and lost its largest 1 + w s, or null. u_out: the first actions, or null;
-// wanted if bottom is 0.
+// or null. kept: where to keep P° of every step, and lost its largest 1 + w s (or P, and -1: see careful.cuh), or null.
+// u_out: the first actions, or null; wanted if bottom is 0.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_forward(
     PROBLEMS, int bottom, int top, const real *end, int every, real *points, real *kept, real *lost, real *u_out) {
     UNPACK
@@ -177,13 +178,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_forward(
     real *room = memory + threadIdx.x / LANES * ROOM;
     if (!set_up(in, shape, memory + GROUPS * ROOM, p)) return;
 
-    real P[ROWS][N], worst;
+    real P[ROWS][N], worst, worst_of_all = 1;
     if (!end) Warp(p.index, shape).read<N>(in.Qf, n, n, room);
     fetch(end, room, shape, p, P);
     __syncwarp(p.group.mask);
     const int lowest = u_out || kept ? bottom + 1 : bottom + every;
     for (int t = top; t > lowest; --t) {
         worst = absorb_all(p, t, P);
+        worst_of_all = max(worst_of_all, worst);
         if (kept) {
             store(kept, t - bottom - 1, shape, p, P);
             if (p.group.lane == 0) lost[(t - bottom - 1) * problems + p.index] = worst;
@@ -197,4 +199,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_forward(
         store(kept, 0, shape, p, P);
         if (p.group.lane == 0) lost[p.index] = worst;
     }
+    if (u_out || kept) worst_of_all = max(worst_of_all, worst);
+    if (worst_of_all > CAREFUL_ABOVE) forward_carefully(in, shape, p, bottom, top, end, every, points, kept, lost, u_out);
 }

@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
-from ttcnet.errors import fail
+from ttcnet.errors import check_integer, fail
 
 from .attention import Attention, KeysAndValues
-from .base import Memory, Mixer, State, positive
+from .base import Memory, Mixer, State
 from .delta import GatedDeltaNet
 from .mamba import Mamba
 from .mamba2 import Mamba2
@@ -76,7 +76,7 @@ def matched(
     Heads whose size is a multiple of 8, or else of 4 or 2, run faster: the roundest size within `tolerance` of the
     target is taken, and the closest of all if there is none. Further than 10 % off is an error.
     """
-    positive("target", target, "Pass a number of parameters.")
+    check_integer("target", target, 1, "Pass a number of parameters.")
     unit = _class(kind).unit(heads)
 
     def count(inner: int) -> int:

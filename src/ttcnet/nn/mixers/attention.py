@@ -94,7 +94,7 @@ class Attention(Mixer):
         if state is not None:
             k, v, reach = self._remember(state, k, v, where, mask)
         allowed = self._allowed(where, reach, start, length, mask is not None or (state is not None and state.padded))
-        causal = self.causal and allowed is None and length > 1
+        causal = self.causal and allowed is None and start == 0
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, is_causal=causal)
         return self.out(y.transpose(1, 2).flatten(2))

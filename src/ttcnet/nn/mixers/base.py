@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ttcnet.errors import check_integer, fail
+from ttcnet.bounds import check_size
+from ttcnet.errors import fail
 from ttcnet.lqr.arithmetic import working_dtype
 
 
@@ -209,4 +210,4 @@ def fill(parameter: Tensor, values: Tensor) -> None:
 
 
 def positive(field: str, value: object, remedy: str) -> int:
-    return check_integer(field, value, 1, remedy)
+    return check_size(field, value, 1, remedy)

@@ -1,0 +1,270 @@
+// The stable recursion in numbers of twice the digits, for problems whose actions are so cheap that digits cancel.
+//
+// P° = P - v v' w / (1 + w s) is a difference. Where 1 + w s is d, P° is smaller than P by up to 1 / d, and as many digits are
+// gone. Up to d = CAREFUL_ABOVE the kernels can afford that; a problem that goes beyond is solved again by the functions
+// below: the same recursion, with all numbers `wide` (double for float, two doubles for double), so that what cancels was
+// never needed. They are slow and simple: no two actions at a time, and every lane decides all actions by itself.
+//
+// Only P is rounded, when it is kept in memory; of such a problem P is kept and not P°.
+
+#define CAREFUL_ABOVE 64
+
+// the sum of two doubles, of which the second is the rounding error of the first
+struct Two {
+    double hi, lo;
+    __device__ Two() : hi(0), lo(0) {}
+    __device__ Two(double x) : hi(x), lo(0) {}
+    __device__ Two(double hi, double lo) : hi(hi), lo(lo) {}
+};
+
+// Rounded one by one, never contracted into a fused multiply-add: what is lost in rounding is what is computed here.
+__device__ __forceinline__ double added(double x, double y) { return __dadd_rn(x, y); }
+__device__ __forceinline__ double multiplied(double x, double y) { return __dmul_rn(x, y); }
+__device__ __forceinline__ Two normal(double hi, double lo) {
+    const double sum = added(hi, lo);
+    return Two(sum, added(lo, -added(sum, -hi)));
+}
+__device__ __forceinline__ Two operator+(Two x, Two y) {
+    const double sum = added(x.hi, y.hi), part = added(sum, -x.hi);
+    const double error = added(added(x.hi, -added(sum, -part)), added(y.hi, -part));
+    return normal(sum, added(error, added(x.lo, y.lo)));
+}
+__device__ __forceinline__ Two operator-(Two x) { return Two(-x.hi, -x.lo); }
+__device__ __forceinline__ Two operator-(Two x, Two y) { return x + -y; }
+__device__ __forceinline__ Two operator*(Two x, Two y) {
+    const double product = multiplied(x.hi, y.hi);
+    const double cross = added(multiplied(x.hi, y.lo), multiplied(x.lo, y.hi));  // the same if x and y change places
+    return normal(product, added(fma(x.hi, y.hi, -product), cross));
+}
+__device__ __forceinline__ Two operator/(Two x, Two y) {
+    const double first = x.hi / y.hi;
+    const Two rest = x - y * Two(first);
+    return normal(first, rest.hi / y.hi);
+}
+
+template <typename number> struct Wider;
+template <> struct Wider<float> { typedef double type; };
+template <> struct Wider<double> { typedef Two type; };
+typedef Wider<real>::type wide;
+
+__device__ __forceinline__ real narrow(double x) { return (real)x; }
+__device__ __forceinline__ real narrow(Two x) { return (real)x.hi; }
+__device__ __forceinline__ wide widely(double x) { return wide(x); }
+__device__ __forceinline__ wide wide_fade(int t, real rate) { return widely(exp(-(double)t * (double)rate)); }
+
+// a spread vector in full; as Group::tell, but of wide numbers, one vector at a time
+__device__ __forceinline__ void gather_wide(Group &group, const wide (&x)[ROWS], wide (&full)[N]) {
+    wide *first = reinterpret_cast<wide *>(group.exchange + group.turn);
+    group.turn = 2 * (WIDEST + 4) - group.turn;
+    for (int r = 0; r < ROWS; ++r) first[group.lane * ROWS + r] = x[r];
+    __syncwarp(group.mask);
+    for (int k = 0; k < N; ++k) full[k] = first[k];
+}
+
+__device__ __forceinline__ wide wide_dot(const real *x, const wide (&y)[N]) {
+    wide total = widely(0);
+    for (int k = 0; k < N; ++k) total = total + widely(x[k]) * y[k];
+    return total;
+}
+
+// P at a step: kept, or, if that is null, Qf
+__device__ __forceinline__ void fetch_wide(const Inputs &in, const real *kept, int which, const Shape &shape, const Problem &p, wide (&P)[ROWS][N]) {
+    if (kept) {
+        real rows[ROWS][N];
+        recall(kept, which, shape, p, rows);
+        for (int r = 0; r < ROWS; ++r)
+            for (int k = 0; k < N; ++k) P[r][k] = widely(rows[r][k]);
+        return;
+    }
+    const int n = shape.n;
+    const real *Qf = in.Qf + p.index * n * n;
+    for (int r = 0; r < ROWS; ++r)
+        for (int k = 0; k < N; ++k) {
+            const int i = p.row(r);
+            P[r][k] = i < n && k < n ? (widely(Qf[i * n + k]) + widely(Qf[k * n + i])) * widely(0.5) : widely(0);
+        }
+}
+
+__device__ __forceinline__ void store_narrow(real *memory, int which, const Shape &shape, const Problem &p, const wide (&P)[ROWS][N]) {
+    real rows[ROWS][N];
+    for (int r = 0; r < ROWS; ++r)
+        for (int k = 0; k < N; ++k) rows[r][k] = narrow(P[r][k]);
+    store(memory, which, shape, p, rows);
+}
+
+// P becomes P°: all actions of step t absorbed, one by one.
+__device__ __forceinline__ void absorb_wide(const Inputs &in, const Shape &shape, Problem &p, int t, wide (&P)[ROWS][N]) {
+    for (int j = 0; j < shape.m; ++j) {
+        const long long at = p.index * shape.m + j;
+        const wide fade = wide_fade(t, in.decay_B[at]), w = widely(in.r_inv[at]) * fade * fade;
+        const real *b = p.Bt + j * B_ROW;
+        wide v[ROWS], full[N];
+        for (int r = 0; r < ROWS; ++r) v[r] = wide_dot(b, P[r]);
+        gather_wide(p.group, v, full);
+        const wide d = widely(1) + w * wide_dot(b, full);
+        const wide share = narrow(d) > 0 ? w / d : widely(rsqrtf(-1.0f));  // NaN: no minimum
+        for (int r = 0; r < ROWS; ++r)
+            for (int k = 0; k < N; ++k) P[r][k] = P[r][k] - v[r] * full[k] * share;
+    }
+}
+
+__device__ __forceinline__ void A_wide(const Problem &p, int t, wide (&A)[ROWS]) {
+    for (int r = 0; r < ROWS; ++r) A[r] = widely(1) + wide_fade(t, p.decay_A[r]) * widely(p.a[r]);
+}
+
+// P x for the rows of this lane
+__device__ __forceinline__ void multiply_wide(Group &group, const wide (&P)[ROWS][N], const wide (&x)[ROWS], wide (&Px)[ROWS]) {
+    wide full[N];
+    gather_wide(group, x, full);
+    for (int r = 0; r < ROWS; ++r) {
+        Px[r] = widely(0);
+        for (int k = 0; k < N; ++k) Px[r] = Px[r] + P[r][k] * full[k];
+    }
+}
+
+// y = -(B_t' λ + pull) for every action, which is u / r_inv, and e = exp(-t decay_B) u
+__device__ __forceinline__ void decide_wide(const Inputs &in, const Shape &shape, Problem &p, int t, const wide (&lam)[ROWS], const real *pull, wide (&y)[M], wide (&e)[M]) {
+    wide full[N];
+    gather_wide(p.group, lam, full);
+    for (int j = 0; j < M; ++j) {
+        const long long at = p.index * shape.m + j;
+        const bool there = j < shape.m;
+        const wide fade = wide_fade(t, there ? in.decay_B[at] : 0);
+        y[j] = -(fade * wide_dot(p.Bt + j * B_ROW, full)) - widely(there && pull ? pull[at] : 0);
+        e[j] = fade * widely(there ? in.r_inv[at] : 0) * y[j];
+    }
+}
+
+// x += B e for the rows of this lane
+__device__ __forceinline__ void push_wide(const Problem &p, const wide (&e)[M], wide (&x)[ROWS]) {
+    for (int j = 0; j < M; ++j)
+        for (int r = 0; r < ROWS; ++r) x[r] = x[r] + widely(p.Bt[j * B_ROW + p.row(r)]) * e[j];
+}
+
+// As plan_forward's loop over the steps. What it says of kept steps: P, and -1 for the digits that were lost.
+__device__ __noinline__ void forward_carefully(
+    const Inputs in, const Shape shape, Problem p, int bottom, int top, const real *end, int every, real *points, real *kept,
+    real *lost, real *u_out) {
+    wide P[ROWS][N];
+    fetch_wide(in, end, 0, shape, p, P);
+    const int lowest = u_out || kept ? bottom + 1 : bottom + every;
+    for (int t = top; t >= lowest; --t) {
+        if (kept) {
+            store_narrow(kept, t - bottom - 1, shape, p, P);
+            if (p.group.lane == 0) lost[(t - bottom - 1) * shape.problems + p.index] = -1;
+        }
+        if (t == lowest) break;
+        absorb_wide(in, shape, p, t, P);
+        wide A[ROWS], fade[ROWS], A_full[N], fade_full[N];
+        A_wide(p, t, A);
+        for (int r = 0; r < ROWS; ++r) fade[r] = wide_fade(t - 1, p.decay_Q[r]);
+        gather_wide(p.group, A, A_full);
+        gather_wide(p.group, fade, fade_full);
+        for (int r = 0; r < ROWS; ++r) {
+            real Q[N];
+            p.load_Q(r, Q);
+            for (int k = 0; k < N; ++k) P[r][k] = A[r] * A_full[k] * P[r][k] + fade[r] * fade_full[k] * widely(Q[k]);
+        }
+        if (points && (t - 1 - bottom) % every == 0) store_narrow(points, (t - 1 - bottom) / every - 1, shape, p, P);
+    }
+    if (!u_out) return;
+    absorb_wide(in, shape, p, 1, P);
+    wide x[ROWS], lam[ROWS], y[M], e[M];
+    A_wide(p, 1, x);
+    for (int r = 0; r < ROWS; ++r) x[r] = x[r] * widely(p.row(r) < shape.n ? in.h0[p.index * shape.n + p.row(r)] : 0);
+    multiply_wide(p.group, P, x, lam);
+    decide_wide(in, shape, p, 1, lam, nullptr, y, e);
+    for (int j = p.group.lane; j < shape.m; j += LANES)
+        u_out[p.index * shape.m + j] = narrow(widely(in.r_inv[p.index * shape.m + j]) * y[j]);
+}
+
+// What a lane has of the gradients of its problem.
+template <typename number>
+struct Gradients {
+    number a[ROWS], B[ROWS][M], Q[ROWS][N], r_inv[ACTIONS], decay_A[ROWS], decay_B[ACTIONS], decay_Q[ROWS];
+};
+
+template <int COUNT>
+__device__ __forceinline__ void narrow_all(const wide (&from)[COUNT], real (&to)[COUNT]) {
+    for (int k = 0; k < COUNT; ++k) to[k] = narrow(from[k]);
+}
+
+// As plan_backward's loop over the steps, for a problem of which P was kept. h_out and h2_out: the states at step top.
+__device__ __noinline__ void backward_carefully(
+    const Inputs in, const Shape shape, Problem p, int bottom, int top, const real *kept, const real *g, const real *state,
+    real *dh0, Gradients<real> &found, real (&h_out)[ROWS], real (&h2_out)[ROWS]) {
+    Gradients<wide> of = {};
+    wide h[ROWS], h2[ROWS];
+    for (int r = 0; r < ROWS; ++r) {
+        const int i = p.row(r);
+        h[r] = widely(bottom ? state[p.index * 2 * N + i] : i < shape.n ? in.h0[p.index * shape.n + i] : 0);
+        h2[r] = widely(bottom ? state[p.index * 2 * N + N + i] : 0);
+    }
+    for (int t = bottom + 1; t <= top; ++t) {
+        const real *pull = t == 1 ? g : nullptr;  // the gradient pulls at the first action, and at no other
+        wide P[ROWS][N], A[ROWS], x[ROWS], x2[ROWS], forced[ROWS], lam[ROWS], lam2[ROWS], y[M], y2[M], e[M], e2[M];
+        A_wide(p, t, A);
+        for (int r = 0; r < ROWS; ++r) {
+            x[r] = A[r] * h[r];
+            forced[r] = x2[r] = A[r] * h2[r];
+        }
+        if (pull) {
+            for (int j = 0; j < M; ++j) {
+                const long long at = p.index * shape.m + j;
+                e[j] = j < shape.m ? -(wide_fade(1, in.decay_B[at]) * widely(in.r_inv[at]) * widely(pull[at])) : widely(0);
+            }
+            push_wide(p, e, forced);
+        }
+        fetch_wide(in, kept, t - bottom - 1, shape, p, P);
+        absorb_wide(in, shape, p, t, P);
+        multiply_wide(p.group, P, x, lam);
+        multiply_wide(p.group, P, forced, lam2);
+        decide_wide(in, shape, p, t, lam, nullptr, y, e);
+        decide_wide(in, shape, p, t, lam2, pull, y2, e2);
+        push_wide(p, e, x);
+        push_wide(p, e2, x2);
+        fetch_wide(in, kept, t - bottom - 1, shape, p, P);
+        multiply_wide(p.group, P, x, lam);
+        multiply_wide(p.group, P, x2, lam2);
+
+        for (int r = 0; r < ACTIONS; ++r) {
+            const int j = p.action(r);
+            if (j >= shape.m) continue;
+            const wide forced_by = pull ? y2[j] + widely(pull[p.index * shape.m + j]) : y2[j];  // -B_t' λ2
+            of.r_inv[r] = of.r_inv[r] - y[j] * y2[j];
+            of.decay_B[r] = of.decay_B[r] + widely(t) * widely(p.r_inv[r]) * (y[j] * y2[j] + forced_by * y[j]);
+        }
+        wide faded[ROWS], faded2[ROWS], full[N], full2[N];
+        for (int r = 0; r < ROWS; ++r) {
+            const wide through = wide_fade(t, p.decay_A[r]) * (lam[r] * h2[r] + lam2[r] * h[r]);
+            of.a[r] = of.a[r] + through;
+            of.decay_A[r] = of.decay_A[r] - widely(t) * widely(p.a[r]) * through;
+            for (int j = 0; j < M; ++j) of.B[r][j] = of.B[r][j] + lam[r] * e2[j] + lam2[r] * e[j];
+            if (t == 1 && p.row(r) < shape.n) dh0[p.index * shape.n + p.row(r)] = narrow(A[r] * lam2[r]);
+            h[r] = x[r];
+            h2[r] = x2[r];
+            faded[r] = wide_fade(t, p.decay_Q[r]) * x[r];
+            faded2[r] = wide_fade(t, p.decay_Q[r]) * x2[r];
+        }
+        if (t == shape.horizon) break;
+        gather_wide(p.group, faded, full);
+        gather_wide(p.group, faded2, full2);
+        for (int r = 0; r < ROWS; ++r) {
+            real Q[N];
+            p.load_Q(r, Q);
+            of.decay_Q[r] = of.decay_Q[r] - widely(t) * (faded[r] * wide_dot(Q, full2) + faded2[r] * wide_dot(Q, full));
+            for (int k = 0; k < N; ++k) of.Q[r][k] = of.Q[r][k] + faded[r] * full2[k] + faded2[r] * full[k];
+        }
+    }
+    narrow_all(of.a, found.a);
+    narrow_all(of.r_inv, found.r_inv);
+    narrow_all(of.decay_A, found.decay_A);
+    narrow_all(of.decay_B, found.decay_B);
+    narrow_all(of.decay_Q, found.decay_Q);
+    narrow_all(h, h_out);
+    narrow_all(h2, h2_out);
+    for (int r = 0; r < ROWS; ++r) {
+        narrow_all(of.B[r], found.B[r]);
+        narrow_all(of.Q[r], found.Q[r]);
+    }
+}

@@ -1,0 +1,167 @@
+"""One step of dynamic programming, with all the digits that its inputs have.
+
+Behind a step lies the cost to go 1/2 h' P h + p' h. The step has its actions u to choose, and h = x + B u follows:
+
+    R u + B' λ = -r        B u - h = -x        P h - λ = -p
+
+For p = r = 0, λ = P° x, where P° is the cost to go before the step. There are two ways to solve these equations:
+
+- Quick: a Cholesky factor of S = R + B' P B, with P° = P - P B S^-1 B' P and h = x + B u. Those are differences: where
+  actions are cheap they are smaller than what they are made of by 1 / d, where d is a pivot of S over the same pivot of
+  R, and that many digits are lost. So are those of R in S, which count where some actions have the same effect.
+- Careful: the three equations as one system, factorised with pivoting and refined once. P° and h are then solutions and
+  no differences; nothing is lost. It takes five times as long.
+
+`descend` takes the quick way, and goes back for the careful one where digits that matter were lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .arithmetic import apply, symmetrise
+
+
+def wide_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """What dynamic programming computes in: float64, which has digits to lose, wherever the device has it."""
+    return torch.float32 if device.type == "mps" and dtype != torch.float64 else torch.float64
+
+
+def largest_pivot(asked: torch.dtype, used: torch.dtype) -> float:
+    """Up to which d the quick way is good enough, for an answer in `asked` that is computed in `used`."""
+    return max(32.0, torch.finfo(asked).eps / torch.finfo(used).eps / 512)
+
+
+class Response(NamedTuple):
+    """What a step answers to a drift x: its actions, its co-state and its state."""
+
+    u: Tensor
+    costate: Tensor
+    h: Tensor
+
+
+class Quick(NamedTuple):
+    """A step by the Cholesky factor L of S."""
+
+    P: Tensor
+    B: Tensor
+    L: Tensor
+
+    def respond(self, x: Tensor, p: Tensor | None = None, r: Tensor | None = None) -> Response:
+        slope = apply(self.P, x) if p is None else apply(self.P, x) + p
+        pull = apply(self.B.mT, slope) if r is None else apply(self.B.mT, slope) + r
+        u = -torch.cholesky_solve(pull.unsqueeze(-1), self.L).squeeze(-1)
+        h = x + apply(self.B, u)
+        costate = apply(self.P, h)
+        return Response(u, costate if p is None else costate + p, h)
+
+    def value(self) -> Tensor:
+        """P°, symmetric to the bit."""
+        W = torch.linalg.solve_triangular(self.L, self.B.mT @ self.P, upper=False)
+        return symmetrise(self.P - W.mT @ W)
+
+
+class Careful(NamedTuple):
+    """A step by the LU factors of its equations, rows and unknowns in the order of the head of this file."""
+
+    system: Tensor
+    LU: Tensor
+    pivots: Tensor
+    action_size: int
+
+    def respond(self, x: Tensor, p: Tensor | None = None, r: Tensor | None = None) -> Response:
+        none = x.new_zeros(*x.shape[:-1], self.action_size)
+        right = torch.cat([none if r is None else -r, -x, torch.zeros_like(x) if p is None else -p], -1)
+        return Response(*self._solve(right.unsqueeze(-1)).squeeze(-1).split(self._sizes(x.shape[-1]), -1))
+
+    def value(self) -> Tensor:
+        """P°, symmetric to the bit."""
+        n = (self.system.shape[-1] - self.action_size) // 2
+        right = torch.zeros_like(self.system[..., :n])
+        right[..., self.action_size : self.action_size + n, :] = -torch.eye(n, dtype=right.dtype, device=right.device)
+        return symmetrise(self._solve(right).split(self._sizes(n), -2)[1])
+
+    def _sizes(self, n: int) -> list[int]:
+        return [self.action_size, n, n]
+
+    def _solve(self, right: Tensor) -> Tensor:
+        """With one step of refinement, after which every row is met as well as its own numbers allow."""
+        first = torch.linalg.lu_solve(self.LU, self.pivots, right)
+        return first + torch.linalg.lu_solve(self.LU, self.pivots, right - self.system @ first)
+
+
+Step = Quick | Careful
+
+
+def quick(P: Tensor, B: Tensor, R: Tensor) -> tuple[Quick, Tensor]:
+    """The step, and its largest d: NaN if a problem has no minimum, and then that problem alone has no answer."""
+    L, failed = torch.linalg.cholesky_ex(symmetrise(R + B.mT @ P @ B))
+    L = torch.where((failed == 0)[..., None, None], L, torch.nan)
+    with torch.no_grad():
+        d = _pivots(L) / _pivots(torch.linalg.cholesky_ex(R)[0])
+        return Quick(P, B, L), d.amax() if d.numel() else P.new_zeros(())
+
+
+def careful(P: Tensor, B: Tensor, R: Tensor, convex: bool = True) -> tuple[Careful, Tensor]:
+    """The step, NaN for a problem that has no minimum. If not `convex`, a saddle will do."""
+    one = torch.eye(P.shape[-1], dtype=P.dtype, device=P.device).expand_as(P)
+    none, corner = torch.zeros_like(B), torch.zeros_like(P)
+    rows = [[R.expand(*B.shape[:-2], *R.shape[-2:]), B.mT, none.mT], [B, corner, -one], [none, -one, P]]
+    system = torch.cat([torch.cat(row, -1) for row in rows], -2)
+    if convex:
+        with torch.no_grad():
+            # rounding may leave S a hair short of positive definite: only what is shorter than that has no minimum
+            S = symmetrise(R + B.mT @ P @ B)
+            hair = 16 * torch.finfo(S.dtype).eps * torch.diagonal(S, dim1=-2, dim2=-1).abs().amax(-1, keepdim=True)
+            failed = torch.linalg.cholesky_ex(S + torch.diag_embed(hair.expand(S.shape[:-1])))[1]
+        system = torch.where((failed == 0)[..., None, None], system, torch.nan)
+    LU, pivots, _ = torch.linalg.lu_factor_ex(system)
+    return Careful(system, LU, pivots, B.shape[-1]), P.new_zeros(())
+
+
+def _pivots(L: Tensor) -> Tensor:
+    return torch.diagonal(L, dim1=-2, dim2=-1).square()
+
+
+Way = Callable[[Tensor, Tensor, Tensor], tuple[Step, Tensor]]
+
+
+class Descent(NamedTuple):
+    """How to get from the last step to the first: B and R of a step, P of the step before from P° of a step, and which
+    steps are wanted."""
+
+    matrices: Callable[[int], tuple[Tensor, Tensor]]
+    back: Callable[[Tensor, int], Tensor]
+    wanted: Callable[[int], bool]
+
+    def by(self, way: Way, P: Tensor, times: range) -> tuple[dict[int, Step], Tensor]:
+        """The wanted steps of `times`, of the first of which P is given, and the largest d."""
+        found: dict[int, Step] = {}
+        largest, value, later = P.new_zeros(()), None, 0
+        for t in times:
+            if value is not None:
+                P = self.back(value(), later)
+            step, d = way(P, *self.matrices(t))
+            largest = torch.maximum(largest, d)
+            if self.wanted(t):
+                found[t] = step
+            value, later = step.value, t
+        return found, largest
+
+
+def descend(descent: Descent, P: Tensor, times: range, limit: float) -> dict[int, Step]:
+    """The quick way if no d is above `limit` (see largest_pivot), and the careful one if any is.
+
+    Where Python may not look at a value (on a GPU it would wait, under a tracer there is none), the careful way is for
+    problems in float64, and the quick one, in float64, for the others.
+    """
+    if P.device.type != "cpu" or torch.compiler.is_compiling():
+        return descent.by(careful if limit < 1000 else quick, P, times)[0]
+    found, largest = descent.by(quick, P, times)
+    if bool(largest <= limit):  # not if it is NaN
+        return found
+    return descent.by(careful, P, times)[0]

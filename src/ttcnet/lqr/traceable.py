@@ -1,0 +1,57 @@
+"""plan in elementary operations, for graphs that leave PyTorch: ONNX knows no Cholesky factor.
+
+The actions of a step are absorbed into P one by one, as in kernels/cpu_loops.py, with nothing but products and one
+division each. With w = r_inv exp(-2 t decay_B), v = P b and d = 1 + w b'v, the gain of an action is k = v w / d, and
+
+    P <- (I - k b') P (I - b k') + v v' w / d²
+
+which is P - k v' in a form that keeps its digits where actions are cheap. The actions of the first step are then
+decided in reverse order. The horizon is the number of turns of one loop in the graph, and may be an input of it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch._higher_order_ops.while_loop import while_loop
+
+from .arithmetic import apply, fade, outer, symmetrise, with_heads
+from .problem import Family
+
+
+def first_actions(family: Family, horizon: int) -> Tensor:
+    """What `plan` returns, without derivatives. The horizon is at least 1, and may be a symbol of torch.export."""
+    a, B, Q, P, r_inv, decay_A, decay_B, decay_Q, h0 = (x.detach() for x in family)
+    B, Q, P = with_heads(B), symmetrise(with_heads(Q)), symmetrise(P)
+
+    def step_back(t: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
+        P, _, _ = _absorb(P, B, r_inv * fade(decay_B, t) ** 2)
+        A, scale = 1 + fade(decay_A, t) * a, fade(decay_Q, t - 1)
+        return t - 1, outer(A, A) * P + outer(scale, scale) * Q
+
+    # a tensor made of the horizon, not of a constant, so that it may be an input of the graph
+    t = torch.full((), horizon, dtype=torch.int64, device=a.device)
+    _, P = while_loop(lambda t, P: t > 1, step_back, (t, P))
+
+    one = fade(decay_B, 1)
+    _, reached, divisors = _absorb(P, B, r_inv * one**2)
+    x, actions = (1 + fade(decay_A, 1) * a) * h0, list[Tensor]()
+    for j in reversed(range(len(reached))):
+        u = -(r_inv * one)[..., j] / divisors[j] * (reached[j] * x).sum(-1)
+        x = x + B[..., j] * (one[..., j] * u).unsqueeze(-1)
+        actions.append(u)
+    return torch.stack(actions[::-1], -1)
+
+
+def _absorb(P: Tensor, B: Tensor, w: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """P after all actions with the weights w (N, H, m), and of each v and d."""
+    reached, divisors = [], []
+    for b, weight in zip(B.unbind(-1), w.unbind(-1), strict=True):
+        v = apply(P, b)
+        d = 1 + weight * (b * v).sum(-1)
+        k = (weight / d).unsqueeze(-1) * v
+        G = P - outer(k, v)
+        P = symmetrise(G - outer(apply(G, b), k) + outer(k, v / d.unsqueeze(-1)))
+        reached.append(v)
+        divisors.append(d)
+    return P, reached, divisors

@@ -1,0 +1,201 @@
+"""Nothing can be asked for in silence that would keep a machine busy for good, or take all of its memory."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from benchmarks.regimes import draw
+from ttcnet import bounds
+from ttcnet.adapter import TTCAdapterConfig
+from ttcnet.lqr import ModulatedLQR, plan
+from ttcnet.lqr.kernels import cpu
+from ttcnet.models import TTCNetConfig, TTCNetForCausalLM
+from ttcnet.nn import Fixed, PoissonLogNormal, TTCLayer, Uniform, mixers, plans
+
+TOO_FAR = "must be 65536 or less; got {}. Plan fewer steps, or raise the bound: set .* TTCNET_MAX_HORIZON"
+
+
+@pytest.fixture
+def family():
+    return draw("trained", tokens=2, heads=2, n=2, m=2)
+
+
+@pytest.fixture
+def layer():
+    return TTCLayer(8, heads=2, state_size=3, rank=2, horizon=4)
+
+
+@pytest.mark.parametrize("steps", [65_537, 10**12, 10**5000], ids=["a little", "far", "very far"])
+def test_horizons_beyond_the_bound(family, layer, steps):
+    message = "horizon " + TOO_FAR.format(steps if steps < 10**30 else "a number of .* bits")
+    for ask in (
+        lambda: plan(family, steps),
+        lambda: family.unroll(steps),
+        lambda: layer(torch.zeros(1, 8), steps),
+        lambda: layer(torch.zeros(1, 8), steps, return_plan=True),
+        lambda: TTCLayer(8, heads=2, horizon=steps),
+        lambda: TTCNetConfig.tiny(horizon=steps),
+        lambda: TTCAdapterConfig(horizon=steps),
+        lambda: Fixed(steps),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ask()
+    for ask in (lambda: PoissonLogNormal(max=steps), lambda: Uniform(1, steps)):
+        with pytest.raises(ValueError, match="max " + message.removeprefix("horizon ")):
+            ask()
+
+
+def test_the_bound_can_be_raised(family, monkeypatch):
+    monkeypatch.setenv(bounds.RAISE, "70000")
+    assert plan(family, 65_600).isfinite().all()
+    with pytest.raises(ValueError, match="horizon must be 70000 or less; got 70001"):
+        plan(family, 70_001)
+    monkeypatch.setenv(bounds.RAISE, "far")
+    with pytest.raises(ValueError, match="TTCNET_MAX_HORIZON must be a whole number; got 'far'"):
+        plan(family, 70_001)
+    assert plan(family, 3).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        (dict(heads=10**9), "heads must be 4096 or less"),
+        (dict(state_size=10**6), "state_size must be 1024 or less"),
+        (dict(action_size=2000), "action_size must be 1024 or less"),
+        (dict(rank=10**5000), "rank must be 4096 or less; got a number of 16610 bits"),
+        (dict(heads=4096, state_size=1024, rank=4096), "heads, state_size, action_size and rank must make a layer of"),
+    ],
+)
+def test_layers_beyond_all_measure(options, field):
+    with pytest.raises(ValueError, match=field):
+        TTCLayer(1024, **({"heads": 16} | options))
+    if len(options) == 1:
+        with pytest.raises(ValueError, match=field):
+            TTCAdapterConfig(**options)
+        with pytest.raises(ValueError, match=f"ttc_{field}"):
+            TTCNetConfig.tiny(**{f"ttc_{name}": value for name, value in options.items()})
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        (dict(num_hidden_layers=10**9), "num_hidden_layers must be 4096 or less"),
+        (dict(hidden_size=2**24), "hidden_size must be 1048576 or less"),
+        (dict(vocab_size=10**12), "vocab_size must be 16777216 or less"),
+        (dict(intermediate_size=10**12), "intermediate_size must be 16777216 or less"),
+        (dict(interleave="4:100000000"), "interleave must insert 64 layers or fewer in one place"),
+    ],
+)
+def test_models_beyond_all_measure(changes, field):
+    with pytest.raises(ValueError, match=field):
+        TTCNetConfig.tiny(**changes)
+
+
+def test_mixers_beyond_all_measure():
+    with pytest.raises(ValueError, match="inner must be 16777216 or less"):
+        mixers.build("mlp", 64, heads=1, inner=10**12)
+    with pytest.raises(ValueError, match="every must insert 64 layers or fewer in one place"):
+        TTCAdapterConfig(every="1:100000000")
+
+
+@pytest.mark.parametrize(("field", "value"), [("horizon", 10**9), ("ttc_heads", 10**9), ("ttc_rank", 10**7)])
+def test_a_configuration_from_elsewhere(tmp_path, field, value):
+    TTCNetForCausalLM(TTCNetConfig.tiny()).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
+    with pytest.raises(ValueError, match=f"{field} must be .* or less; got {value}"):
+        TTCNetForCausalLM.from_pretrained(tmp_path)
+
+
+def test_plans_need_memory_that_is_free(layer, monkeypatch):
+    x = torch.zeros(10, 8)
+    monkeypatch.setattr(plans, "free_memory", lambda device: 100_000)
+    layer(x, 4, return_plan=True)
+    message = (
+        r"return_plan must fit into the 100000 bytes that are free on cpu; got 10 tokens, 2 heads and 500 steps, "
+        r"which take \d+ bytes\. Pass fewer tokens"
+    )
+    with pytest.raises(MemoryError, match=message):
+        layer(x, 500, return_plan=True)
+
+
+def test_plans_in_pieces_are_the_same(layer, monkeypatch):
+    x = torch.randn(7, 8)
+    y, whole = layer(x, 5, return_plan=True)
+    monkeypatch.setattr(plans, "PIECE", 2 * 4 * 2 * 5 * (7 * 9 + 2 * 9 + 5 * 9))  # two tokens
+    again, pieces = layer(x, 5, return_plan=True)
+    assert torch.equal(y, again)
+    for name, value in vars(whole).items():
+        torch.testing.assert_close(getattr(pieces, name), value)
+
+
+def test_free_memory_is_that_of_the_machine_or_the_container(tmp_path, monkeypatch):
+    machine = plans.free_memory(torch.device("cpu"))
+    assert machine is None or 0 < machine < 2**60
+    monkeypatch.setattr(plans, "CONTROL_GROUP", tmp_path)
+    for name, text in (("max", "5000\n"), ("current", "4000\n"), ("stat", "anon 3500\ninactive_file 300\n")):
+        (tmp_path / f"memory.{name}").write_text(text)
+    assert plans.free_memory(torch.device("cpu")) == 1300
+    (tmp_path / "memory.max").write_text("max\n")
+    assert plans.free_memory(torch.device("cpu")) != 1300
+    assert plans.free_memory(torch.device("meta")) is None
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_work_in_pieces_is_the_same_to_the_bit(monkeypatch, threads):
+    drawn = draw("trained", tokens=200, heads=3, n=3, m=2)
+    family = ModulatedLQR(**{name: value.float().requires_grad_() for name, value in vars(drawn).items()})
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+
+    def everything():
+        u = plan(family, 9, "fused")
+        return [u, *torch.autograd.grad(u.square().sum(), list(vars(family).values()))]
+
+    whole = everything()
+    begun = []
+    in_pieces = cpu._in_pieces
+    monkeypatch.setattr(cpu, "_in_pieces", lambda *given: (begun.append(given[1]), in_pieces(*given)))
+    monkeypatch.setattr(cpu, "PIECE", 9 * 118 * 128)
+    for one, other in zip(whole, everything(), strict=True):
+        assert torch.equal(one, other)
+    assert [len(pieces) for pieces in begun] == [5, 5], "600 problems, 128 at once, forwards and backwards"
+
+
+def test_what_goes_wrong_in_a_piece_is_told():
+    def compute(first, last):
+        raise ZeroDivisionError(first)
+
+    with pytest.raises(ZeroDivisionError):
+        cpu._in_pieces(compute, [(0, 1), (1, 2)], 2)
+
+
+WAIT = """
+import sys, torch
+from ttcnet.nn import TTCLayer
+torch.set_num_threads(1)
+layer = TTCLayer(64, heads=16, backend=sys.argv[1])
+layer(torch.randn(2, 64), 2).sum().backward()  # compiled, if it has to be
+print("ready", flush=True)
+layer(torch.randn(512, 64), 65_536)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT to send to another process")
+@pytest.mark.parametrize("backend", ["fused", "reference"])
+def test_an_interrupt_is_answered_within_a_second(backend):
+    run = subprocess.Popen([sys.executable, "-c", WAIT, backend], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert run.stdout.readline() == b"ready\n"
+    time.sleep(2)
+    start = time.perf_counter()
+    run.send_signal(signal.SIGINT)
+    _, error = run.communicate(timeout=60)
+    assert b"KeyboardInterrupt" in error
+    assert run.returncode != 0
+    assert time.perf_counter() - start < 5, "with the end of Python itself"

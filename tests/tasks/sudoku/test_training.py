@@ -160,7 +160,17 @@ QUICK = ("ttc", "transformer")  # the others' mixers learn in test_mixers too
     [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ARCHITECTURES],
 )
 def test_every_architecture_learns(architecture, boards):
-    config = TrainConfig(architecture, steps=60, batch=8, layers=2, width=32, heads=2, lr=3e-3, ema=0)
+    learn(TrainConfig(architecture, steps=60, batch=8, layers=2, width=32, heads=2, lr=3e-3, ema=0), boards)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_architecture_learns_in_loops(architecture, boards):
+    sizes = dict(layers=1, loops=4, width=32, heads=2)
+    learn(TrainConfig(architecture, steps=60, batch=8, lr=3e-3, ema=0, supervision="loop", **sizes), boards)
+
+
+def learn(config, boards):
     trainer = Trainer(config, boards)
     losses = []
     for _ in range(3):

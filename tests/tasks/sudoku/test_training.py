@@ -167,16 +167,16 @@ def test_every_architecture_learns(architecture, boards):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_architecture_learns_in_loops(architecture, boards):
     sizes = dict(layers=1, loops=4, width=32, heads=2)
-    learn(TrainConfig(architecture, steps=60, batch=8, lr=3e-3, ema=0, supervision="loop", **sizes), boards)
+    learn(TrainConfig(architecture, steps=90, batch=8, lr=3e-3, ema=0, supervision="loop", **sizes), boards)
 
 
 def learn(config, boards):
     trainer = Trainer(config, boards)
     losses = []
     for _ in range(3):
-        for _ in range(20):
+        for _ in range(config.steps // 3):
             trainer.advance()
-        losses.append(trainer.news(20)["loss"])
+        losses.append(trainer.news(config.steps // 3)["loss"])
     assert losses[-1] < losses[0] - 0.05, losses
 
 

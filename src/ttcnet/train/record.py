@@ -42,7 +42,7 @@ def checked(config: FineTuning, out: Path, tell: Callable[[str], None]) -> dict[
         changed.pop("epochs", None)  # which do not count
     if changed or (length is not None and length[1] is None):
         remedy = "Give the settings that it was started with, or choose another folder."
-        shown: Any = changed or {unit: length}
+        shown: dict[str, Any] = {**changed} or {unit: length}
         fail("settings", f"must be those of the run in {out}", f"(then, now): {shown}", remedy)
     if length is None:
         return None

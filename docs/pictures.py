@@ -88,7 +88,7 @@ def the_layer() -> Any:
         axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": GREY, "lw": 1.2})
 
     box(0.2, 2.6, 1.5, "token x", GREY)
-    box(2.5, 2.6, 1.7, "norm, W_in", GREY)
+    box(2.5, 2.6, 1.7, "norm, W", GREY)
     box(5.0, 4.3, 3.5, "context writes the problem\nA_t  B_t  Q_t  R_t", ORANGE, 1.4)
     box(5.0, 2.6, 3.5, "state h₀ of every head", BLUE)
     box(5.0, 1.1, 3.5, "horizon T, free", GREEN)
@@ -97,7 +97,7 @@ def the_layer() -> Any:
     axes.text(13.75, 0.75, "x + ...", ha="center", va="center", fontsize=10)
     arrow((1.8, 3.15), (2.4, 3.15))
     arrow((4.3, 3.15), (4.9, 3.15))
-    arrow((6.75, 3.8), (6.75, 4.2))
+    arrow((4.3, 3.5), (4.9, 4.7))
     arrow((8.6, 5.0), (9.9, 4.1))
     arrow((8.6, 3.15), (9.3, 3.15))
     arrow((8.6, 1.65), (9.9, 2.2))

@@ -38,6 +38,8 @@ FEW_HORIZONS = (8, 16)
 EVERY = 10  # steps between lines of a log
 STAGES = ("training", "likelihood", "answers")
 
+OF_THE_TABLES = {"context": "head"}  # they were made before there was a choice
+
 
 class Workshop:
     """The base model and a task, from which runs are made."""
@@ -76,7 +78,7 @@ class Workshop:
         torch.manual_seed(config.seed)
         model = copy.deepcopy(self.base)
         if run.adapter is not None:
-            adapter.insert(model, adapter.TTCAdapterConfig.from_dict(run.adapter))
+            adapter.insert(model, adapter.TTCAdapterConfig.from_dict(OF_THE_TABLES | run.adapter))
         inserted = 0 if run.adapter is None else sum(x.numel() for x in adapter.parameters(model).values())
         size = sum(parameter.numel() for parameter in model.parameters())
         clock = [time.monotonic()]

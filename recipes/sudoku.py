@@ -1,10 +1,14 @@
 """The paper's Sudoku table: six architectures on the same boards, steps and seed, in two settings; and the best solver.
 
-strict     the 9,000 boards as they are, with dropout
-augmented  digits relabelled, and part of the solution revealed on 30 % of the boards
-best       TTC-Net alone, as in augmented with larger batches: for as many boards as there are
+strict            the 9,000 boards as they are, with dropout
+augmented         digits relabelled, and part of the solution revealed on 30 % of the boards
+best              TTC-Net alone, as in augmented with larger batches: for as many boards as there are
+looped-strict     one block, applied 32 times with a loss after every pass, and with an MLP in TTC's place besides
+looped-augmented  the same, augmented
 
     python -m recipes.sudoku strict --train train-9k.csv --test test-1k.csv --out results/sudoku/strict
+
+--set changes a field of `TrainConfig` in all runs: --set lr=1e-3 --set zero_init=true.
 
 All models train side by side on one GPU, each on a stream of its own. Stopped by --minutes or killed, the same command
 goes on; when the steps are done, every model is evaluated and its folder gets config, log, metrics and model.
@@ -18,7 +22,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,40 +32,69 @@ from ttcnet.errors import complaints
 from ttcnet.locking import owned
 from ttcnet.options import usable
 from ttcnet.records import cut_log, write_json
-from ttcnet.tasks.sudoku.settings import ARCHITECTURES, TrainConfig
+from ttcnet.tasks.sudoku.settings import ARCHITECTURES, OF_INSERTED, TrainConfig
 
 if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
     from ttcnet.tasks.sudoku import Boards
     from ttcnet.tasks.sudoku.trainer import Trainer
 
+LOOPED: dict[str, Any] = dict(layers=1, loops=32, batch=64, lr=2e-3, final_lr=2e-4)
 SETTINGS = {
-    "strict": TrainConfig(augmentation="none", dropout=0.15, batch=64),
-    "augmented": TrainConfig(augmentation="relabel+reveal", batch=64),
-    "best": TrainConfig(augmentation="relabel+reveal", batch=256),
+    "strict": TrainConfig(augmentation="none", dropout=0.15, batch=64, context="head"),
+    "augmented": TrainConfig(augmentation="relabel+reveal", batch=64, context="head"),
+    "best": TrainConfig(augmentation="relabel+reveal", batch=256, context="head"),
+    "looped-strict": TrainConfig(augmentation="none", dropout=0.1, **LOOPED),
+    "looped-augmented": TrainConfig(augmentation="relabel+reveal", **LOOPED),
 }
-MORE_SEEDS = ("ttc", "transformer")  # three of these
+SEEDS = {"ttc": 3, "transformer": 3, "mamba": 1, "mamba2": 1, "gdn": 1, "samba": 1}  # runs of each
+LOOPED_SEEDS = {"ttc": 5, "transformer": 5, "mlp": 5, "mamba": 3, "mamba2": 3, "gdn": 3, "samba": 3}
+CHANGEABLE = [field.name for field in fields(TrainConfig) if field.name not in ("architecture", "steps", "seed")]
 EVERY, SAVE_EVERY = 200, 10_000  # steps between lines of the logs, and between checkpoints
 
 
-def runs(setting: str, steps: int, only: list[str] | None) -> dict[str, TrainConfig]:
-    """Every run of a setting by its name."""
+def runs(setting: str, steps: int, only: list[str] | None, changes: dict[str, Any]) -> dict[str, TrainConfig]:
+    """Every run of a setting by its name. Changes go to those that can have them."""
     base = replace(SETTINGS[setting], steps=steps)
-    seeds = {"ttc": 1} if setting == "best" else {name: 3 if name in MORE_SEEDS else 1 for name in ARCHITECTURES}
+    looped = setting.startswith("looped")
+    seeds = {"ttc": 1} if setting == "best" else LOOPED_SEEDS if looped else SEEDS
     each = [(name, seed) for name, count in seeds.items() for seed in range(count)]
-    found = {f"{name}-{seed}": replace(base, architecture=name, seed=seed) for name, seed in each}
+    found = {
+        f"{name}-{seed}": replace(base, **changed(name, changes), architecture=name, seed=seed) for name, seed in each
+    }
     if unknown := set(only or ()) - {*found, *seeds}:
         rule = f"only must name runs or architectures among {', '.join(found)}"
         raise typer.BadParameter(f"{rule}; got {', '.join(sorted(unknown))}.")
     return {name: config for name, config in found.items() if not only or name in only or config.architecture in only}
 
 
+def changed(architecture: str, changes: dict[str, Any]) -> dict[str, Any]:
+    """Those of the changes that this architecture can have: what is of inserted layers needs some."""
+    inserts = ARCHITECTURES[architecture]["interleave"] is not None
+    return {field: value for field, value in changes.items() if inserts or field not in OF_INSERTED}
+
+
+def parse(changes: list[str] | None) -> dict[str, Any]:
+    """field=value pairs, the values as JSON has them, or words."""
+    found = {}
+    for change in changes or ():
+        field, _, text = change.partition("=")
+        if field not in CHANGEABLE:
+            raise typer.BadParameter(f"set must name a field among {', '.join(CHANGEABLE)}; got {change!r}.")
+        try:
+            found[field] = json.loads(text)
+        except ValueError:
+            found[field] = text
+    return found
+
+
 def main(
-    setting: Annotated[str, typer.Argument(help="strict, augmented or best.")],
+    setting: Annotated[str, typer.Argument(help=f"One of {', '.join(SETTINGS)}.")],
     train: Annotated[Path, typer.Option(help="CSV of puzzle,solution to train on.")],
     test: Annotated[Path, typer.Option(help="CSV of puzzle,solution to judge by.")],
     out: Annotated[Path, typer.Option(help="Folder for the runs.")],
     steps: Annotated[int, typer.Option(help="Steps of every run.")] = 40_000,
     only: Annotated[list[str] | None, typer.Option(help="Runs or architectures; all if not given.")] = None,
+    change: Annotated[list[str] | None, typer.Option("--set", help="field=value, of TrainConfig; repeat.")] = None,
     minutes: Annotated[float, typer.Option(help="Stop after so long, to go on later; 0 for no limit.")] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
 ) -> None:
@@ -72,7 +105,7 @@ def main(
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # streams that may run at the same time
     deadline = time.monotonic() + 60 * minutes if minutes else float("inf")
     with complaints():
-        configs = runs(setting, steps, only)
+        configs = runs(setting, steps, only, parse(change))
         boards, judges = read(train), read(test)
         with ExitStack() as locks:
             for name in configs:

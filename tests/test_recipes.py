@@ -12,6 +12,7 @@ import typer
 from recipes import lean, math_small, math_tasks, math_workshop, sudoku
 from tests.train.tiny import model, sums, tokenizer
 from ttcnet.tasks.sudoku import generate
+from ttcnet.tasks.sudoku.settings import ARCHITECTURES
 from ttcnet.tasks.sudoku.trainer import Trainer
 
 
@@ -25,7 +26,7 @@ def small(monkeypatch, tmp_path):
     where = dict(train=tmp_path / "boards.csv", test=tmp_path / "boards.csv", device="cpu")
 
     def start(setting, out, **options):
-        sudoku.main(setting, out=tmp_path / out, **{"only": None, "minutes": 0} | where | options)
+        sudoku.main(setting, out=tmp_path / out, **{"only": None, "minutes": 0, "change": None} | where | options)
         return tmp_path / out
 
     return start
@@ -44,6 +45,23 @@ def test_every_run_of_the_table_is_trained_and_judged(small, monkeypatch):
         assert [result["mode"] for result in metrics["results"]] == ["single", "multi"]
         assert metrics["command"] == "python -m recipes.sudoku augmented --train boards.csv"
         assert (folder / "model" / "model.safetensors").exists()
+
+
+def test_every_looped_run_is_there_and_can_be_changed():
+    found = sudoku.runs("looped-augmented", 100, None, sudoku.parse(["lr=1e-3", "zero_init=true", "interleave=1:1"]))
+    assert sorted({name.partition("-")[0] for name in found}) == sorted(ARCHITECTURES)
+    assert len(found) == 27
+    assert all((run.loops, run.layers, run.context, run.lr) == (32, 1, "token", 1e-3) for run in found.values())
+    assert (found["mlp-4"].zero_init, found["mlp-4"].interleave) == (True, "1:1")
+    assert (found["gdn-2"].zero_init, found["gdn-2"].interleave) == (False, None)
+    with pytest.raises(typer.BadParameter, match=r"set must name a field among .*; got 'rate=1'"):
+        sudoku.parse(["rate=1"])
+
+
+def test_a_looped_run_is_trained_and_judged(small):
+    out = small("looped-augmented", "looped", steps=2, only=["mlp-0"], change=["loops=3", "interleave=3:1"])
+    kept = json.loads((out / "mlp-0" / "model" / "config.json").read_text())
+    assert (kept["loops"], kept["insert"], kept["interleave"]) == (3, "mlp", "3:1")
 
 
 def test_a_stopped_recipe_goes_on(small):

@@ -13,6 +13,7 @@ LARGE = 2**24
 SIZES = {
     "heads": 4096, "state_size": 1024, "action_size": 1024, "rank": 4096,
     "num_hidden_layers": 4096, "num_attention_heads": 4096, "hidden_size": 2**20, "grid": 1024,
+    "loops": 65_536,
 }  # fmt: skip
 TOGETHER = 64  # layers inserted in one place
 WEIGHTS = 2**30  # of a TTC layer, about

@@ -34,6 +34,7 @@ from .bases import SIZES, awake, base, config, tokens
         (dict(zero_init=None), "zero_init must be True or False"),
         (dict(dropout=1.0), r"dropout must lie in \[0, 1\); got 1.0"),
         (dict(dropout="much"), "dropout must lie in"),
+        (dict(context="world"), "context must be one of token, head; got 'world'"),
         (dict(action_gain=0), "action_gain must be a positive finite number; got 0"),
         (dict(action_gain=float("nan")), "action_gain must be a positive finite number; got nan"),
         (dict(action_gain="4"), "action_gain must be a positive finite number; got '4'"),

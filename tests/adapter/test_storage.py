@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 import ttcnet.adapter as adapter
+from ttcnet import files
 from ttcnet.adapter.storage import FILE
 
 from .bases import BASELINES, FAMILIES, awake, base, config, tokens, wake
@@ -59,6 +60,40 @@ def test_the_horizon_that_was_set_is_saved(tmp_path):
     assert adapter.load(base(), tmp_path).config.horizon == 3
     model.save_pretrained(tmp_path / "whole")
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "whole").config.horizon == 3
+
+
+@pytest.mark.parametrize("kind", ["ttc", "mlp"])
+def test_what_was_saved_before_there_was_a_choice_of_context(kind, tmp_path, caplog):
+    """It has the context "head": so do its TTC layers, and the number of parameters in TTC's place."""
+    model = awake(insert=kind, context="head")
+    adapter.save(model, tmp_path / "alone")
+    model.save_pretrained(tmp_path / "whole")
+    tensors, facts = files.load(tmp_path / "alone" / FILE)
+    del facts["adapter"]["context"]
+    files.save(tmp_path / "alone" / FILE, tensors, facts)
+    whole = json.loads((tmp_path / "whole" / "config.json").read_text())
+    del whole["ttc_adapter"]["context"]
+    (tmp_path / "whole" / "config.json").write_text(json.dumps(whole))
+    for load in (
+        lambda: adapter.load(base(), tmp_path / "alone"),
+        lambda: AutoModelForCausalLM.from_pretrained(tmp_path / "whole"),
+    ):
+        caplog.clear()
+        with caplog.at_level("WARNING", "ttcnet"):
+            loaded = load()
+        assert "loads with context 'head'" in caplog.text
+        assert loaded.config.adapter.context == "head"
+        assert torch.allclose(logits(loaded), logits(model), atol=1e-5)
+
+
+def test_the_context_is_kept(tmp_path, caplog):
+    for context in ("token", "head"):
+        model = awake(context=context)
+        adapter.save(model, tmp_path / context)
+        loaded = adapter.load(base(), tmp_path / context)
+        assert loaded.config.adapter.context == context
+        assert torch.equal(logits(loaded), logits(model))
+    assert "context" not in caplog.text
 
 
 def test_the_base_may_be_a_copy_in_a_folder(tmp_path):

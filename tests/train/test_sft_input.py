@@ -48,6 +48,19 @@ def test_complaints_before_anything_is_learned(make, tmp_path):
     assert "settings.json must be what ttcnet wrote" in complaint(out=str(tmp_path / "moved"))
 
 
+def test_a_run_of_before_there_was_a_choice_of_context(make, tmp_path):
+    """It was made with the context "head", and goes on with that alone."""
+    as_then = make(steps=2, adapter=ADAPTER | {"context": "head"})
+    sft.fine_tune(as_then, model(), tokenizer())
+    kept = tmp_path / "run" / "settings.json"
+    record = json.loads(kept.read_text())
+    del record["settings"]["adapter"]["context"]
+    kept.write_text(json.dumps(record))
+    with pytest.raises(ValueError, match=r"settings must be those of the run .*'context': 'head'.*'context': 'token'"):
+        sft.fine_tune(make(steps=2), model(), tokenizer())
+    sft.fine_tune(as_then, model(), tokenizer())
+
+
 def test_a_model_that_cannot_be_loaded(make, tmp_path):
     def complaint(name):
         with pytest.raises((ValueError, OSError)) as found:
@@ -179,7 +192,7 @@ def test_the_command(tmp_path, monkeypatch):
     assert record["command"] == "ttcnet sft run.toml"
     assert {"machine", "versions", "commit"} < set(record)
     kept = record["settings"]
-    assert kept["adapter"] == {"every": 2, "heads": 4, "state_size": 8}
+    assert kept["adapter"] == {"context": "token", "every": 2, "heads": 4, "state_size": 8}
     assert kept["steps"] == 2
     again = CliRunner().invoke(app, ["sft", str(file), *options, "--train", "inserted", "--every", "2"])
     assert again.exit_code == 0, again.output  # 2 on the command line is 2 in the file

@@ -7,11 +7,12 @@ from typing import Any
 
 from ttcnet.bounds import check_size
 from ttcnet.errors import fail
-from ttcnet.insertable import TTC, check_gain, check_insert, rhythm
+from ttcnet.insertable import TTC, check_context, check_gain, check_insert, rhythm, say_context_of_before
 
 FORGETFUL = (TTC, "mlp")  # these look at each token by itself
 LAYER = (
-    "heads", "state_size", "action_size", "rank", "horizon", "time_homogeneous", "dropout", "zero_init", "action_gain"
+    "heads", "state_size", "action_size", "rank", "context", "horizon", "time_homogeneous", "dropout", "zero_init",
+    "action_gain",
 )  # fmt: skip
 SIZES = {"heads": 1, "state_size": 1, "action_size": 1, "rank": 1, "horizon": 0}  # and the least that each may be
 
@@ -28,6 +29,7 @@ class TTCAdapterConfig:
         state_size: n, the size of a problem's state.
         action_size: m, the size of its action; None means n.
         rank: number of basis matrices.
+        context: what problems are written from: "token", or "head" as in the paper's text.
         horizon: steps to look ahead; see `set_horizon`.
         time_homogeneous: the problem is the same at every step of the horizon (an ablation of the paper).
         dropout: share of what a layer adds that is dropped in training.
@@ -51,6 +53,7 @@ class TTCAdapterConfig:
     dropout: float = 0.0
     zero_init: bool = True
     action_gain: float = 1.0
+    context: str = "token"
 
     def __post_init__(self) -> None:
         for field, least in SIZES.items():
@@ -61,6 +64,7 @@ class TTCAdapterConfig:
                 fail(field, "must be True or False", repr(getattr(self, field)), "Pass one of them.", TypeError)
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
             fail("dropout", "must lie in [0, 1)", repr(self.dropout), "Pass the share to drop, such as 0.1.")
+        check_context(self.context)
         check_gain(self.action_gain)
         check_insert(self.insert)
         rhythm(self.every)
@@ -86,8 +90,12 @@ class TTCAdapterConfig:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> TTCAdapterConfig:
-        """The configuration that `to_dict` gave."""
+    def from_dict(cls, values: dict[str, Any], source: str | None = None) -> TTCAdapterConfig:
+        """The configuration that `to_dict` gave. If it was kept somewhere, `source`, it may be from before there was a
+        choice of context: then it is "head", which is said."""
+        if source is not None and "context" not in values:
+            say_context_of_before(source)
+            values = values | {"context": "head"}
         known = [field.name for field in fields(cls)]
         for name in values:
             if name not in known:

@@ -64,6 +64,14 @@ def _configuration(base: Any, name: str) -> Any:
             super().__post_init__(**kwargs)
             adapter_of(self)
 
+        @classmethod
+        def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+            """As in transformers, for what was saved before there was a choice of context too."""
+            if adapter := config_dict.get("ttc_adapter"):
+                whole = TTCAdapterConfig.from_dict(adapter, "The configuration")
+                config_dict = config_dict | {"ttc_adapter": adapter | {"context": whole.context}}
+            return super().from_dict(config_dict, **kwargs)
+
         @property
         def adapter(self) -> TTCAdapterConfig:
             """What is inserted."""

@@ -70,7 +70,7 @@ def load(base_model: Model, folder: str | os.PathLike[str], *, any_base: bool = 
     tensors, facts = files.load(path)
     if not {"adapter", "base", "digest"} <= set(facts) or files.digest(tensors) != facts["digest"]:
         fail(str(path), "must hold what was saved", "other contents", "The file is damaged: fetch or save it again.")
-    config = TTCAdapterConfig.from_dict(facts["adapter"])
+    config = TTCAdapterConfig.from_dict(facts["adapter"], str(path))
     family = check(base_model, config)
     if not any_base:
         _check_base(facts["base"], base_of(base_model.config))

@@ -11,7 +11,8 @@ from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
-from ttcnet.errors import check_integer, fail
+from ttcnet.bounds import check_size
+from ttcnet.errors import fail
 
 from .blocks import Block
 from .cache import MixerCache
@@ -33,6 +34,23 @@ class TTCNetPreTrainedModel(Conventions, PreTrainedModel):  # type: ignore[misc,
 
     def card(self) -> str:
         return card(self)
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers. Weights of another context than that of a configuration given with them are refused by
+        name."""
+        try:
+            return super().from_pretrained(*args, **kwargs)
+        except RuntimeError:  # weights do not fit
+            config = kwargs.pop("config", None)
+            if isinstance(config, TTCNetConfig):
+                saved, _ = TTCNetConfig.get_config_dict(args[0], **kwargs)
+                trained = saved.get("ttc_context", "head")
+                if trained != config.ttc_context:
+                    remedy = f"Pass a configuration with ttc_context={trained!r}, or none."
+                    rule = f"must be {trained!r}, which the weights were trained with"
+                    fail("ttc_context", rule, repr(config.ttc_context), remedy)
+            raise
 
 
 class TTCNetModel(TTCNetPreTrainedModel):
@@ -118,12 +136,13 @@ class TTCNetModel(TTCNetPreTrainedModel):
         past_key_values = self._cache(past_key_values, use_cache)
         mask = real_tokens(attention_mask, *x.shape[:2])
         horizon = self.config.horizon if horizon is None else horizon
-        loops = check_integer("loops", self.config.loops if loops is None else loops, 1, "Pass 1 to apply blocks once.")
+        loops = check_size("loops", self.config.loops if loops is None else loops, 1, "Pass 1 to apply blocks once.")
         if past_key_values is not None:
             past_key_values.check_loops(loops)
         states: list[Any] = [x] if every else []
         for number in range(1, loops + 1):
             start = 0 if past_key_values is None else (number - 1) * self.mixers
+            block: Any
             for block in self.layers:
                 if number % block.every == 0:
                     at_work = tuple(number % each == 0 for each in block.each)

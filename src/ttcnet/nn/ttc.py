@@ -174,7 +174,7 @@ class TTCLayer(nn.Module):
         Every token asks: so it looks into the modules' dictionaries, which takes a third of the time of attributes.
         """
         found, parts = list[int](), self._modules
-        context = parts["context"]
+        context = self.context
         built = [(parts[name], kind) for name, kind in PARTS]
         built += [(context, CONTEXTS[self.context_kind]), *((part, Affine) for part in context._modules.values())]
         for part, kind in built:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ttcnet.errors import fail
+from ttcnet.insertable import CONTEXTS
 
 from .fine_tuner import checkpoints
 from .settings import FineTuning
@@ -24,13 +25,14 @@ def begun(out: Path) -> bool:
 def checked(config: FineTuning, out: Path, tell: Callable[[str], None]) -> dict[str, Any] | None:
     """What settings.json is to say from now on, None if it says so already. A folder holds one run: once something was
     learned there, other settings are refused, but for a greater length; `tell` is told of one."""
-    kept, now = out / CONTENTS, config.to_dict()
+    kept, now = out / CONTENTS, _named(config.to_dict(), CONTEXTS[0])
     if not (kept.exists() and begun(out)):
         return {"settings": now}
     try:
         content = json.loads(kept.read_text())
-        before, extended = content["settings"], list(content.get("extended", []))
-    except (ValueError, KeyError, TypeError) as error:
+        # of before there was a choice of context: as it was then
+        before, extended = _named(content["settings"], "head"), list(content.get("extended", []))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         fail(str(kept), "must be what ttcnet wrote", repr(error), "Restore it, or choose another folder.")
     changed = {name: (before.get(name), now[name]) for name in now if before.get(name) != now[name]}
     changed.pop("out", None)  # a folder may be moved
@@ -40,7 +42,7 @@ def checked(config: FineTuning, out: Path, tell: Callable[[str], None]) -> dict[
         changed.pop("epochs", None)  # which do not count
     if changed or (length is not None and length[1] is None):
         remedy = "Give the settings that it was started with, or choose another folder."
-        shown = changed or {unit: length}
+        shown: dict[str, Any] = {**changed} or {unit: length}
         fail("settings", f"must be those of the run in {out}", f"(then, now): {shown}", remedy)
     if length is None:
         return None
@@ -52,3 +54,9 @@ def checked(config: FineTuning, out: Path, tell: Callable[[str], None]) -> dict[
         "checkpoint on, the learning rate is that of a run of this length."
     )
     return {"settings": now, "extended": [*extended, {unit: length[0]}]}
+
+
+def _named(settings: Any, context: str) -> Any:
+    """Settings that name the context of what is inserted, which is `context` if they do not."""
+    adapter = settings.get("adapter")
+    return settings if adapter is None else settings | {"adapter": {"context": context} | adapter}

@@ -10,6 +10,7 @@ from ttcnet.cli import app
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.tasks.sudoku import Boards, generate
 from ttcnet.tasks.sudoku.probe import _accuracy, planned_states, probe
+from ttcnet.tasks.sudoku.session import plan_values
 from ttcnet.tasks.sudoku.settings import TrainConfig
 
 
@@ -34,6 +35,26 @@ def test_the_states_are_those_of_the_plan():
     expected = plan.h[torch.from_numpy(boards.puzzles) == 0]  # cells, heads, steps, n
     for place, step in enumerate((0, 2, 5)):
         assert torch.allclose(states[:, place], expected[:, :, step].flatten(1), atol=1e-5)
+
+
+def test_in_loops_there_are_states_for_every_time():
+    """TTC in passes 2 and 4 of 4: the first time is what 2 loops have alone."""
+    torch.manual_seed(0)
+    net = TTCNetForCellClassification(
+        TrainConfig(layers=1, loops=4, interleave="2:1", width=32, heads=2).model()
+    ).eval()
+    boards = generate(3, seed=0)
+    (times,), labels = planned_states(net, boards, (0, 2))
+    assert [tuple(states.shape) for states in times] == [(len(labels), 2, 32)] * 2
+    assert not torch.allclose(times[0], times[1])
+    net.config.loops = 2
+    ((once,),), _ = planned_states(net, boards, (0, 2))
+    assert torch.allclose(once, times[0], atol=1e-5)
+    net.config.loops = 4
+    assert [(found.time, found.step) for found in probe(net, boards, boards, (0, 2), iterations=1)] == [
+        (0, 0), (0, 2), (1, 0), (1, 2),
+    ]  # fmt: skip
+    assert plan_values(net, boards.puzzles[0], (1, 2, 3)).shape == (2, 3)
 
 
 def test_a_probe_finds_what_is_there_and_nothing_else():

@@ -24,6 +24,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 }
 AUGMENTATIONS = ("none", "relabel", "relabel+reveal", "all+reveal")
 BEFORE = {"loops": 1, "supervision": "block", "context": "head", "zero_init": False, "decay_bases": True}  # of old runs
+OF_INSERTED = ("ttc_heads", "interleave", "zero_init", "inserted_lr")  # fields that need inserted layers
 LARGEST_SEED = 2**32 - 1
 
 
@@ -86,8 +87,8 @@ class TrainConfig:
         for field in ("steps", "batch", "layers", "width", "heads", "ttc_heads", "loops", "mlp_width"):
             if getattr(self, field) is not None and getattr(self, field) < 1:
                 fail(field, "must be 1 or more", getattr(self, field), "Pass a larger number.")
-        for field in ("ttc_heads", "interleave", "inserted_lr"):
-            if getattr(self, field) is not None and ARCHITECTURES[self.architecture]["interleave"] is None:
+        for field in OF_INSERTED:
+            if getattr(self, field) not in (None, False) and ARCHITECTURES[self.architecture]["interleave"] is None:
                 rule = f"must be left out for {self.architecture}, which has no TTC layers"
                 fail(field, rule, getattr(self, field), 'Leave it out, or pass architecture="ttc".')
         if self.supervision not in SUPERVISION:

@@ -22,6 +22,9 @@ def solve(
     horizon: Annotated[
         int | None, typer.Option(min=0, help="Steps to look ahead; the model's own if not given.")
     ] = None,
+    loops: Annotated[
+        int | None, typer.Option(min=1, help="Times to apply the model's blocks; its own if not given.")
+    ] = None,
     device: Device = "auto",
 ) -> None:
     """Solve a puzzle, cell by cell, and say whether it has no or many solutions."""
@@ -41,7 +44,7 @@ def solve(
 
         filled = board.copy()
         with watched(net, "Solving", int((board == 0).sum())):
-            for move in moves(net, board, horizon):
+            for move in moves(net, board, horizon, loops):
                 filled[move.cell] = move.digit
     # of several solutions the model is free to find another one than the solver
     wrong = filled != truth[0] if len(truth) == 1 else conflicts(filled)

@@ -1,0 +1,296 @@
+"""Blocks applied in loops: what that means, caches, losses, storage; and models from before."""
+
+import json
+import logging
+
+import pytest
+import torch
+
+from ttcnet.models import TTCNetConfig, TTCNetForCausalLM, TTCNetForCellClassification
+from ttcnet.models.pattern import blocks_of, interleaved
+from ttcnet.nn import TTCLayer
+from ttcnet.nn.mixers import KINDS
+
+SMALL = dict(vocab_size=40, hidden_size=32, num_attention_heads=2, ttc_state_size=8, ttc_rank=8)
+
+
+def causal(pattern, loops=3, **changes):
+    torch.manual_seed(0)
+    options = {"+mamba2": {"state_size": 8}} if any(name.startswith("+mamba2") for name in pattern) else {}
+    config = TTCNetConfig(**SMALL, pattern=pattern, loops=loops, mixer_options=options, **changes)
+    return TTCNetForCausalLM(config).eval()
+
+
+def cells(**changes):
+    torch.manual_seed(0)
+    sizes = dict(num_hidden_layers=1, hidden_size=32, interleave="1:1", loops=4)
+    return TTCNetForCellClassification(TTCNetConfig.sudoku(**sizes | changes))
+
+
+def unrolled(model, loops):
+    """The same model with a block for every pass, which has the same weights."""
+    pattern = []
+    for number in range(1, loops + 1):
+        for block in model.config.blocks:
+            if number % block.every == 0:
+                acting = [kind for kind, each in zip(block.inserted, block.each, strict=True) if number % each == 0]
+                pattern += [block.mixer, *(kind if kind == "ttc" else f"+{kind}" for kind in acting)]
+    options = {"+mamba2": {"state_size": 8}} if "+mamba2" in pattern else {}
+    tall = TTCNetForCausalLM(TTCNetConfig(**SMALL, pattern=pattern, mixer_options=options)).eval()
+    tall.model.embed_tokens, tall.model.norm, tall.lm_head = model.model.embed_tokens, model.model.norm, model.lm_head
+    place = 0
+    for number in range(1, loops + 1):
+        for block in model.model.layers:
+            if number % block.every == 0:
+                own = tall.model.layers[place]
+                place += 1
+                own.mixer_norm, own.mixer, own.mlp_norm, own.mlp = (
+                    block.mixer_norm, block.mixer, block.mlp_norm, block.mlp
+                )  # fmt: skip
+                acting = [layer for layer, each in zip(block.inserted, block.each, strict=True) if number % each == 0]
+                own.inserted = torch.nn.ModuleList(acting)
+    return tall
+
+
+@pytest.fixture
+def tokens():
+    return torch.randint(0, 40, (2, 9), generator=torch.Generator().manual_seed(0))
+
+
+PATTERNS = [
+    ["attention", "ttc"],
+    ["attention", "ttc@2"],
+    ["attention", "attention@2", "ttc"],
+    ["gdn", "+mlp@3", "ttc@2", "attention"],
+]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids="-".join)
+def test_a_loop_is_a_stack_of_the_same_blocks(pattern, tokens):
+    model = causal(pattern, loops=4)
+    with torch.no_grad():
+        for loops in (1, 4, 6):
+            assert torch.equal(model(tokens, loops=loops).logits, unrolled(model, loops)(tokens).logits), loops
+        assert torch.equal(model(tokens).logits, model(tokens, loops=4).logits)
+        model.config.loops = 6
+        assert torch.equal(model(tokens).logits, model(tokens, loops=6).logits)
+
+
+def test_one_loop_is_what_there_was(tokens):
+    model = causal(["attention", "ttc", "gdn"], loops=1)
+    with torch.no_grad():
+        assert torch.equal(model(tokens).logits, unrolled(model, 1)(tokens).logits)
+    assert TTCNetConfig.tiny().loops == 1
+
+
+@pytest.mark.parametrize(
+    "pattern", [*([kind, "ttc@2"] for kind in KINDS), *(["attention", f"+{kind}@2"] for kind in KINDS)], ids="-".join
+)
+def test_a_cache_has_an_entry_for_every_loop(pattern, tokens):
+    model = causal(pattern)
+    with torch.no_grad():
+        whole = model(tokens, use_cache=False).logits
+        first = model(tokens[:, :5], use_cache=True)
+        second = model(tokens[:, 5:], past_key_values=first.past_key_values)
+    assert torch.allclose(torch.cat([first.logits, second.logits], 1), whole, atol=2e-5)
+    inserted = [name for name in pattern if name.startswith("+")]
+    assert len(second.past_key_values.states) == 3 + len(inserted)  # which are at work in pass 2 alone
+    options = dict(max_new_tokens=3, do_sample=False, pad_token_id=0, loops=2)
+    assert torch.equal(model.generate(tokens, **options), model.generate(tokens, use_cache=False, **options))
+
+
+def test_a_cache_of_other_loops_is_refused(tokens):
+    model = causal(["attention", "ttc"])
+    cache = model(tokens, use_cache=True).past_key_values
+    message = "loops must be the 3 that past_key_values was made with; got 5. Pass loops=3, or start with a new cache."
+    with pytest.raises(ValueError, match=message):
+        model(tokens, past_key_values=cache, loops=5)
+    cache.reset()
+    model(tokens, past_key_values=cache, loops=5)
+
+
+def test_more_loops_change_the_answer(tokens):
+    model = causal(["attention", "ttc"])
+    with torch.no_grad():
+        assert not torch.allclose(model(tokens).logits, model(tokens, loops=8).logits, atol=1e-4)
+
+
+@pytest.mark.parametrize("pattern", [["attention", "ttc@2"], ["mamba", "+gdn"]], ids="-".join)
+def test_checkpointing_changes_no_gradient(pattern, tokens):
+    found = []
+    for checkpointing in (False, True):
+        model = causal(pattern).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        model(tokens, labels=tokens).loss.backward()
+        found.append({name: parameter.grad for name, parameter in model.named_parameters()})
+    for name, gradient in found[0].items():
+        assert gradient is not None, name
+        assert torch.allclose(gradient, found[1][name], atol=1e-6), name
+
+
+def board():
+    generator = torch.Generator().manual_seed(0)
+    boards, labels = (torch.randint(0, high, (2, 81), generator=generator) for high in (10, 9))
+    return boards, labels.masked_fill(boards > 0, -100)
+
+
+@pytest.mark.parametrize(("supervision", "judged"), [(None, 8), ("block", 8), ("loop", 4), ("end", 1)])
+def test_cells_are_judged_after_every_block_or_loop(supervision, judged):
+    model = cells(num_hidden_layers=2, interleave="2:1", supervision=supervision).eval()
+    boards, labels = board()
+    output = model(boards, labels=labels, output_hidden_states=True)
+    assert len(output.hidden_states) == 9
+    assert output.block_logits.shape == (judged, 2, 81, 9)
+    states = output.hidden_states[8 // judged :: 8 // judged]
+    each = [model.classifier(model.model.norm(state)) for state in states]
+    losses = [torch.nn.functional.cross_entropy(logits.mT, labels, ignore_index=-100) for logits in each]
+    assert torch.allclose(output.loss, torch.stack(losses).mean(), atol=1e-5)
+    if supervision == "loop":  # what is judged after loop 2 is what comes out of 2 loops
+        assert torch.allclose(output.block_logits[1], model(boards, loops=2).logits, atol=1e-5)
+
+
+def test_a_language_model_may_be_judged_after_every_loop(tokens):
+    plain, deep = causal(["attention", "ttc"]), causal(["attention", "ttc"], supervision="loop")
+    with torch.no_grad():
+        losses = [plain(tokens, labels=tokens, loops=loops).loss for loops in (1, 2, 3)]
+        output = deep(tokens, labels=tokens)
+        assert torch.allclose(output.loss, torch.stack(losses).mean(), atol=1e-6)
+        assert torch.equal(output.logits, plain(tokens).logits)
+        assert output.hidden_states is None
+        assert torch.equal(plain(tokens, labels=tokens).loss, losses[-1])
+
+
+@pytest.mark.parametrize("architecture", [dict(), dict(insert="mlp"), dict(interleave=None), dict(interleave="4:1")])
+def test_what_is_inserted_may_start_with_nothing(architecture):
+    boards, _ = board()
+    zero, loud = (cells(**architecture, zero_init=start).eval() for start in (True, False))
+    without = cells(interleave=None).eval()
+    names = without.state_dict().keys()
+    for model in (zero, loud):
+        model.load_state_dict(
+            {name: value for name, value in without.state_dict().items() if name in names}, strict=False
+        )
+    with torch.no_grad():
+        assert torch.equal(zero(boards).logits, without(boards).logits)
+        assert torch.equal(loud(boards).logits, without(boards).logits) == (
+            "interleave" in architecture and architecture["interleave"] is None
+        )
+
+
+def test_saved_and_loaded(tmp_path):
+    model = cells(interleave="2:1").eval()
+    model.save_pretrained(tmp_path)
+    loaded = TTCNetForCellClassification.from_pretrained(tmp_path).eval()
+    assert loaded.config.loops == 4
+    assert loaded.config.blocks == model.config.blocks
+    assert "1 blocks of width 32 (1 x attention + ttc@2), applied 4 times" in (tmp_path / "README.md").read_text()
+    boards, _ = board()
+    with torch.no_grad():
+        for loops in (None, 6):
+            assert torch.allclose(model(boards, loops=loops).logits, loaded(boards, loops=loops).logits, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler, to itself
+def test_blocks_compile_once_however_many_loops():
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch._dynamo.reset()
+    model = cells(interleave="4:1", loops=8)
+    boards, labels = board()
+    expected = model(boards, labels=labels).loss
+    counter = CompileCounterWithBackend("aot_eager")
+    for block in model.model.layers:
+        block.compile(backend=counter, dynamic=False)
+    assert torch.allclose(model(boards, labels=labels).loss, expected, atol=1e-5)
+    model(boards, labels=labels, loops=12)
+    assert counter.frame_count == 2, "with TTC at work, and without"
+
+
+def test_interleaving_counts_every_pass():
+    def names(interleave, blocks, loops):
+        return [plan.names for plan in blocks_of(interleaved(interleave, blocks, "attention", loops=loops))]
+
+    assert names("8:1", 1, 32) == [("attention", "ttc@8")]
+    assert names("1:1", 1, 32) == [("attention", "ttc")]
+    assert names("8:2", 2, 16) == [("attention",), ("attention", "ttc@4", "ttc@4")]
+    assert names("2:1", 4, 8) == [("attention",), ("attention", "ttc")] * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(loops=0), "loops must be 1 or more; got 0"),
+        (dict(loops=2.0), "loops must be an integer"),
+        (dict(loops=10**6), "loops must be 65536 or less; got 1000000"),
+        (dict(pattern=["attention", "ttc@8"], loops=4), "pattern must name passes among the 4 loops; got 'ttc@8'"),
+        (dict(pattern=["attention", "ttc@0"]), "pattern must have a whole number of 1 or more behind @; got 'ttc@0'"),
+        (dict(pattern=["attention", "ttc@"]), "pattern must have a whole number of 1 or more behind @; got 'ttc@'"),
+        (
+            dict(num_hidden_layers=3, loops=4, interleave="8:1"),
+            "interleave must fit the model's 3 blocks, or be a mult",
+        ),
+        (
+            dict(num_hidden_layers=1, loops=4, interleave="8:1"),
+            "interleave must fit the model's 1 blocks, or be a mult",
+        ),
+        (dict(supervision="often"), "supervision must be one of block, loop, end, or None; got 'often'"),
+        (dict(ttc_context="world"), "context must be one of token, head; got 'world'"),
+    ],
+)
+def test_bad_configurations(options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        TTCNetConfig(**options)
+
+
+def test_bad_calls(tokens):
+    model = causal(["attention"])
+    with pytest.raises(ValueError, match=r"loops must be 1 or more; got 0\. Pass 1 to apply blocks once"):
+        model(tokens, loops=0)
+    with pytest.raises(TypeError, match=r"loops must be an integer; got 2\.5"):
+        model(tokens, loops=2.5)
+
+
+def of_before(model, folder):
+    """The model as it was saved before there were loops and a choice of context."""
+    model.save_pretrained(folder)
+    kept = json.loads((folder / "config.json").read_text())
+    for field in ("loops", "ttc_context", "supervision", "zero_init"):
+        del kept[field]
+    (folder / "config.json").write_text(json.dumps(kept))
+
+
+@pytest.mark.parametrize("insert", ["ttc", "mlp"])
+def test_models_of_before_load_as_they_were(insert, tmp_path, caplog):
+    model = cells(loops=1, ttc_context="head", insert=insert).eval()
+    of_before(model, tmp_path)
+    with caplog.at_level(logging.WARNING, "ttcnet"):
+        loaded = TTCNetForCellClassification.from_pretrained(tmp_path).eval()
+    assert "saved before there was a choice, and loads with context 'head'" in caplog.text
+    assert (loaded.config.ttc_context, loaded.config.loops) == ("head", 1)
+    boards, _ = board()
+    with torch.no_grad():
+        assert torch.allclose(model(boards).logits, loaded(boards).logits, atol=1e-6)
+
+
+def test_nothing_is_said_where_nothing_is_inserted(tmp_path, caplog):
+    of_before(cells(loops=1, interleave=None), tmp_path)
+    with caplog.at_level(logging.WARNING, "ttcnet"):
+        TTCNetForCellClassification.from_pretrained(tmp_path)
+    assert "choice" not in caplog.text
+
+
+def test_the_context_is_that_of_the_weights(tmp_path):
+    model = cells(ttc_context="head")
+    model.save_pretrained(tmp_path)
+    message = "ttc_context must be 'head', which the model was saved with; got 'token'. Leave it out, or build"
+    with pytest.raises(ValueError, match=message):
+        TTCNetForCellClassification.from_pretrained(tmp_path, ttc_context="token")
+    with pytest.raises(
+        ValueError, match="ttc_context must be 'head', which the weights were trained with; got 'token'"
+    ):
+        TTCNetForCellClassification.from_pretrained(tmp_path, config=cells().config)
+    with pytest.raises(ValueError, match="context must be 'head', which these weights were trained with; got 'token'"):
+        cells().load_state_dict(model.state_dict())
+    again = TTCNetForCellClassification.from_pretrained(tmp_path)
+    assert next(layer for layer in again.modules() if isinstance(layer, TTCLayer)).context_kind == "head"

@@ -68,6 +68,7 @@ def test_grad_inside_and_outside_vmap(family, backend):
     assert torch.allclose(nested[1], torch.stack([loss(family.a / 2, h0) for h0 in starts]), rtol=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated")  # torch to itself
 def test_what_has_no_rule_says_so(family):
     def act(h0, backend="auto"):
         return plan(replace(family, h0=h0), 4, backend)
@@ -81,6 +82,7 @@ def test_what_has_no_rule_says_so(family):
         jacrev(lambda h0: act(h0, "symplectic"))(family.h0)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated")  # torch to itself
 def test_the_remedy_for_second_derivatives(family):
     found = hessian(lambda h0: solve(replace(family, h0=h0).unroll(3), check=False).cost.sum())(family.h0)
     assert found.isfinite().all()

@@ -50,16 +50,13 @@ class Backend(Protocol):
 def plan(family: ModulatedLQR, horizon: int, backend: str) -> Tensor:
     """The first actions, differentiable once. `backend` is one of BACKENDS, and the horizon at least 1."""
     tensors = [getattr(family, name) for name in FIELDS]
-    if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
-        from .traceable import first_actions
-
-        return first_actions(_family(tensors), horizon).to(tensors[0].dtype)
-    if torch.compiler.is_exporting():  # the number of check-points would tie the graph to horizons near this one
-        return torch.ops.ttcnet.plan(*tensors, horizon, False, backend)[0]
-    if transformed():
+    compiling = torch.compiler.is_compiling()
+    if compiling and torch.compiler.is_exporting():
+        return _exported(tensors, horizon, backend)
+    if not compiling and transformed():
         return _TransformedPlan.apply(horizon, backend, *tensors)
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    if torch.compiler.is_compiling() or any(type(x) not in (Tensor, Parameter) for x in tensors):
+    if compiling or any(type(x) not in (Tensor, Parameter) for x in tensors):
         return torch.ops.ttcnet.plan(*tensors, horizon, keep, backend)[0]
     if keep or forward_ad._current_level >= 0:  # forward mode, which it refuses and a kernel would not notice
         return _EagerPlan.apply(horizon, backend, *tensors)
@@ -67,8 +64,17 @@ def plan(family: ModulatedLQR, horizon: int, backend: str) -> Tensor:
 
 
 def transformed() -> bool:
-    """Whether torch.func (grad, vmap, jacrev, ...) is at work, and tensors may stand for others."""
-    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+    """Whether torch.func (grad, vmap, jacrev, ...) is at work, and tensors may stand for others. Not for compilers."""
+    return torch._C._are_functorch_transforms_active()
+
+
+def _exported(tensors: list[Tensor], horizon: int, backend: str) -> Tensor:
+    if torch.onnx.is_in_onnx_export():
+        from .traceable import first_actions
+
+        return first_actions(_family(tensors), horizon).to(tensors[0].dtype)
+    # nothing is kept: the number of check-points would tie the graph to horizons near this one
+    return torch.ops.ttcnet.plan(*tensors, horizon, False, backend)[0]
 
 
 @cache

@@ -52,7 +52,7 @@ def horizon(value: object) -> int:
     if isinstance(value, bool | Tensor):
         fail("horizon", "must be an integer", repr(value), remedy, TypeError)
     try:
-        steps = value if isinstance(value, INTEGERS) else operator.index(value)  # type: ignore[arg-type]
+        steps: int = value if isinstance(value, INTEGERS) else operator.index(value)  # type: ignore[arg-type,assignment]
     except TypeError:
         fail("horizon", "must be an integer", repr(value), remedy, TypeError)
     if steps < 0:

@@ -87,3 +87,9 @@ def test_the_remedy_for_second_derivatives(family):
     found = hessian(lambda h0: solve(replace(family, h0=h0).unroll(3), check=False).cost.sum())(family.h0)
     assert found.isfinite().all()
     assert found.any()
+
+
+def test_the_operator_itself_looks_at_the_horizon(family):
+    for horizon, message in ((0, "must be 1 or more in an exported program"), (65_537, "must be 65536 or less")):
+        with pytest.raises(ValueError, match=f"horizon {message}"):
+            torch.ops.ttcnet.plan(*vars(family).values(), horizon, False, "reference")

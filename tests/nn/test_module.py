@@ -107,8 +107,9 @@ def test_exported_with_a_free_horizon(layer, x, tmp_path):
         found, wanted = exported(y, horizon), layer(y, horizon)
         assert torch.equal(found, wanted), horizon
         assert torch.allclose(*(torch.autograd.grad(out.square().sum(), y)[0] for out in (found, wanted)), atol=1e-5)
-    with pytest.raises(AssertionError, match="horizon"):  # torch's word for what was settled when it was exported
-        exported(x, 0)
+    for horizon in (0, -1, 65_537):  # torch's word for it, or ours where torch lets it through
+        with pytest.raises((AssertionError, ValueError), match="horizon"):
+            exported(x, horizon)
 
 
 def test_exported_with_the_horizon_of_the_layer(layer, x):

@@ -22,6 +22,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
+from ..bounds import check_reach
+from ..errors import fail
 from .adjoint import refuse_second_derivatives
 from .arithmetic import working_dtype
 from .problem import Family, ModulatedLQR
@@ -94,6 +96,15 @@ def _plan(*arguments: Any) -> tuple[Tensor, Tensor]:
     u, kept = _module(backend).forward(_family(tensors), horizon, keep)
     dtype = tensors[0].dtype
     return u if u.dtype == dtype else u.to(dtype), kept
+
+
+def _plan_asked(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """`_plan` for programs that were compiled or exported before anybody looked at this horizon."""
+    horizon = arguments[-3]
+    if horizon < 1:
+        fail("horizon", "must be 1 or more in an exported program", horizon, "Leave the layer out for none.")
+    check_reach("horizon", horizon)
+    return _plan(*arguments)
 
 
 def _plan_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
@@ -219,7 +230,7 @@ def _define(name: str, signature: str, compute: Callable[..., Any], fake: Callab
 
 
 _tensors = ", ".join(f"Tensor {name}" for name in FIELDS)
-_define("plan", f"({_tensors}, SymInt horizon, bool keep, str backend) -> (Tensor, Tensor)", _plan, _plan_fake)
+_define("plan", f"({_tensors}, SymInt horizon, bool keep, str backend) -> (Tensor, Tensor)", _plan_asked, _plan_fake)
 _define(
     "plan_backward",
     f"({_tensors}, Tensor? checkpoints, Tensor g, SymInt horizon, str backend) -> Tensor[]",

@@ -68,6 +68,7 @@ def test_grad_inside_and_outside_vmap(family, backend):
     assert torch.allclose(nested[1], torch.stack([loss(family.a / 2, h0) for h0 in starts]), rtol=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated")  # torch to itself
 def test_what_has_no_rule_says_so(family):
     def act(h0, backend="auto"):
         return plan(replace(family, h0=h0), 4, backend)
@@ -81,7 +82,14 @@ def test_what_has_no_rule_says_so(family):
         jacrev(lambda h0: act(h0, "symplectic"))(family.h0)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated")  # torch to itself
 def test_the_remedy_for_second_derivatives(family):
     found = hessian(lambda h0: solve(replace(family, h0=h0).unroll(3), check=False).cost.sum())(family.h0)
     assert found.isfinite().all()
     assert found.any()
+
+
+def test_the_operator_itself_looks_at_the_horizon(family):
+    for horizon, message in ((0, "must be 1 or more in an exported program"), (65_537, "must be 65536 or less")):
+        with pytest.raises(ValueError, match=f"horizon {message}"):
+            torch.ops.ttcnet.plan(*vars(family).values(), horizon, False, "reference")

@@ -96,10 +96,10 @@ def test_a_plan_for_every_row_of_a_batch(layer, x):
     assert torch.allclose(found, layer(x, return_plan=True)[1].cost, atol=1e-5)
 
 
-@pytest.mark.parametrize("strict", [False, True])
-def test_exported_with_a_free_horizon(layer, x, strict, tmp_path):
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable:UserWarning")  # torch 2.11 to itself, in `load`
+def test_exported_with_a_free_horizon(layer, x, tmp_path):
     shapes = ({0: Dim("tokens")}, Dim.DYNAMIC)
-    program = torch.export.export(layer.eval(), (x, 6), dynamic_shapes=shapes, strict=strict)
+    program = torch.export.export(layer.eval(), (x, 6), dynamic_shapes=shapes)
     torch.export.save(program, tmp_path / "layer.pt2")
     exported = torch.export.load(tmp_path / "layer.pt2").module()
     for tokens, horizon in ((5, 6), (1, 1), (3, 2), (8, 40), (2, 300)):
@@ -107,8 +107,9 @@ def test_exported_with_a_free_horizon(layer, x, strict, tmp_path):
         found, wanted = exported(y, horizon), layer(y, horizon)
         assert torch.equal(found, wanted), horizon
         assert torch.allclose(*(torch.autograd.grad(out.square().sum(), y)[0] for out in (found, wanted)), atol=1e-5)
-    with pytest.raises(AssertionError, match="horizon"):  # torch's word for what was settled when it was exported
-        exported(x, 0)
+    for horizon in (0, -1, 65_537):  # torch's word for it, or ours where torch lets it through
+        with pytest.raises((AssertionError, RuntimeError, ValueError)):
+            exported(x, horizon)
 
 
 def test_exported_with_the_horizon_of_the_layer(layer, x):
@@ -116,7 +117,7 @@ def test_exported_with_the_horizon_of_the_layer(layer, x):
     assert torch.equal(exported(x[:2]), layer(x[:2]))
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated")
 def test_jit_trace_is_refused_with_a_sentence(layer, x):
     with pytest.raises(RuntimeError, match=r"torch.jit.trace cannot record a plan.*Use torch.compile, torch.export"):
         torch.jit.trace(layer, x)

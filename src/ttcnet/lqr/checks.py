@@ -16,6 +16,7 @@ from ..bounds import check_reach
 from ..errors import fail as fail
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+INTEGERS = (int, torch.SymInt)  # a symbol stands for one where torch compiles or exports
 
 
 def one_kind(fields: dict[str, Tensor | None], anchor: str) -> None:
@@ -50,8 +51,8 @@ def horizon(value: object) -> int:
     remedy = "Pass the number of steps to plan, such as horizon=8."
     if isinstance(value, bool | Tensor):
         fail("horizon", "must be an integer", repr(value), remedy, TypeError)
-    try:  # an int stays as it is, since torch.compile may have a symbol in its place
-        steps = value if isinstance(value, int | torch.SymInt) else operator.index(value)  # type: ignore[arg-type]
+    try:
+        steps: int = value if isinstance(value, INTEGERS) else operator.index(value)  # type: ignore[arg-type,assignment]
     except TypeError:
         fail("horizon", "must be an integer", repr(value), remedy, TypeError)
     if steps < 0:
@@ -62,7 +63,7 @@ def horizon(value: object) -> int:
 
 def not_traced() -> None:
     """That torch.jit.trace is not at work, which would record neither the horizon nor the kernels."""
-    if torch.jit.is_tracing():
+    if torch._C._get_tracing_state() is not None:
         raise RuntimeError(
             "torch.jit.trace cannot record a plan: it would fix the horizon and leave the kernels out. Use "
             "torch.compile, torch.export.export, or torch.onnx.export(..., dynamo=True)."

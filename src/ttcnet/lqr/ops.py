@@ -22,6 +22,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
+from ..bounds import check_reach
+from ..errors import fail
 from .adjoint import refuse_second_derivatives
 from .arithmetic import working_dtype
 from .problem import Family, ModulatedLQR
@@ -51,16 +53,13 @@ class Backend(Protocol):
 def plan(family: ModulatedLQR, horizon: int, backend: str) -> Tensor:
     """The first actions, differentiable once. `backend` is one of BACKENDS, and the horizon at least 1."""
     tensors = [getattr(family, name) for name in FIELDS]
-    if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
-        from .traceable import first_actions
-
-        return first_actions(_family(tensors), horizon).to(tensors[0].dtype)
-    if torch.compiler.is_exporting():  # the number of check-points would tie the graph to horizons near this one
-        return torch.ops.ttcnet.plan(*tensors, horizon, False, backend)[0]
-    if transformed():
+    compiling = torch.compiler.is_compiling()
+    if compiling and torch.compiler.is_exporting():
+        return _exported(tensors, horizon, backend)
+    if not compiling and transformed():
         return _TransformedPlan.apply(horizon, backend, *tensors)
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    if torch.compiler.is_compiling() or any(type(x) not in (Tensor, Parameter) for x in tensors):
+    if compiling or any(type(x) not in (Tensor, Parameter) for x in tensors):
         return torch.ops.ttcnet.plan(*tensors, horizon, keep, backend)[0]
     if keep or forward_ad._current_level >= 0:  # forward mode, which it refuses and a kernel would not notice
         return _EagerPlan.apply(horizon, backend, *tensors)
@@ -68,8 +67,17 @@ def plan(family: ModulatedLQR, horizon: int, backend: str) -> Tensor:
 
 
 def transformed() -> bool:
-    """Whether torch.func (grad, vmap, jacrev, ...) is at work, and tensors may stand for others."""
-    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+    """Whether torch.func (grad, vmap, jacrev, ...) is at work, and tensors may stand for others. Not for compilers."""
+    return torch._C._are_functorch_transforms_active()
+
+
+def _exported(tensors: list[Tensor], horizon: int, backend: str) -> Tensor:
+    if torch.onnx.is_in_onnx_export():
+        from .traceable import first_actions
+
+        return first_actions(_family(tensors), horizon).to(tensors[0].dtype)
+    # nothing is kept: the number of check-points would tie the graph to horizons near this one
+    return torch.ops.ttcnet.plan(*tensors, horizon, False, backend)[0]
 
 
 @cache
@@ -89,6 +97,15 @@ def _plan(*arguments: Any) -> tuple[Tensor, Tensor]:
     u, kept = _module(backend).forward(_family(tensors), horizon, keep)
     dtype = tensors[0].dtype
     return u if u.dtype == dtype else u.to(dtype), kept
+
+
+def _plan_asked(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """`_plan` for programs that were compiled or exported before anybody looked at this horizon."""
+    horizon = arguments[-3]
+    if horizon < 1:
+        fail("horizon", "must be 1 or more in an exported program", horizon, "Leave the layer out for none.")
+    check_reach("horizon", horizon)
+    return _plan(*arguments)
 
 
 def _plan_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
@@ -215,7 +232,7 @@ def _define(name: str, signature: str, compute: Callable[..., Any], fake: Callab
 
 
 _tensors = ", ".join(f"Tensor {name}" for name in FIELDS)
-_define("plan", f"({_tensors}, SymInt horizon, bool keep, str backend) -> (Tensor, Tensor)", _plan, _plan_fake)
+_define("plan", f"({_tensors}, SymInt horizon, bool keep, str backend) -> (Tensor, Tensor)", _plan_asked, _plan_fake)
 _define(
     "plan_backward",
     f"({_tensors}, Tensor? checkpoints, Tensor g, SymInt horizon, str backend) -> Tensor[]",

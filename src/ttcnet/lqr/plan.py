@@ -55,8 +55,7 @@ def plan(family: ModulatedLQR, horizon: int, backend: str = "auto", *, check: bo
     steps = checks.horizon(horizon)
     if backend not in NAMES:
         checks.fail("backend", f"must be one of {', '.join(NAMES)}", repr(backend), "See `ttcnet env`.")
-    readable = family.a.device.type == "cpu" and not torch.compiler.is_compiling() and not ops.transformed()
-    checked = readable if check is None else check
+    checked = _readable(family) if check is None else check
     chosen = _choose(family, backend, checked)
     if checked:
         family.check()
@@ -81,6 +80,11 @@ def backends() -> dict[str, str | None]:
         "symplectic": None,
         "symplectic on cuda": cuda.why_not(),
     }
+
+
+def _readable(family: ModulatedLQR) -> bool:
+    """Whether values can be checked without making anybody wait."""
+    return family.a.device.type == "cpu" and not torch.compiler.is_compiling() and not ops.transformed()
 
 
 def _choose(family: ModulatedLQR, backend: str, checked: bool) -> str:

@@ -45,15 +45,15 @@ class Remembering(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
         self.states, self.behind = [], 0
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        super().reorder_cache(beam_idx)  # type: ignore[safe-super, unused-ignore]
+        super().reorder_cache(beam_idx)  # type: ignore[safe-super, arg-type, unused-ignore]
         self._reorder(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        super().batch_select_indices(indices)  # type: ignore[safe-super, unused-ignore]
+        super().batch_select_indices(indices)  # type: ignore[misc, unused-ignore]
         self._reorder(torch.as_tensor(indices))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        super().batch_repeat_interleave(repeats)  # type: ignore[safe-super, unused-ignore]
+        super().batch_repeat_interleave(repeats)  # type: ignore[misc, unused-ignore]
         assert self.keys is not None
         batch = self.keys.shape[0] // repeats
         self._reorder(torch.arange(batch).repeat_interleave(repeats))

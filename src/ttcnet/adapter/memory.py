@@ -27,8 +27,7 @@ class Remembering(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
 
     def update(self, key_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         self.behind += key_states.shape[-2]
-        above: Any = super()
-        return above.update(key_states, *args, **kwargs)
+        return super().update(key_states, *args, **kwargs)  # type: ignore[safe-super, unused-ignore]
 
     def seen(self, mixers: list[Mixer], tokens: Tensor) -> list[State | None]:
         """The states with which `mixers` go on to `tokens` (batch, length, width), whose keys have just been added."""
@@ -46,18 +45,15 @@ class Remembering(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
         self.states, self.behind = [], 0
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        above: Any = super()
-        above.reorder_cache(beam_idx)
+        super().reorder_cache(beam_idx)  # type: ignore[safe-super, arg-type, unused-ignore]
         self._reorder(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        above: Any = super()
-        above.batch_select_indices(indices)
+        super().batch_select_indices(indices)  # type: ignore[misc, unused-ignore]
         self._reorder(torch.as_tensor(indices))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        above: Any = super()
-        above.batch_repeat_interleave(repeats)
+        super().batch_repeat_interleave(repeats)  # type: ignore[misc, unused-ignore]
         assert self.keys is not None
         batch = self.keys.shape[0] // repeats
         self._reorder(torch.arange(batch).repeat_interleave(repeats))

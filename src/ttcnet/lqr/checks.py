@@ -49,7 +49,7 @@ def shape(name: str, value: Tensor, *allowed: tuple[str, tuple[int, ...]]) -> No
 def horizon(value: object) -> int:
     """The horizon as a Python integer, 0 or more, and within bounds."""
     remedy = "Pass the number of steps to plan, such as horizon=8."
-    if isinstance(value, bool | Tensor):
+    if isinstance(value, (bool, Tensor)):  # no union: torch 2.8 cannot trace one
         fail("horizon", "must be an integer", repr(value), remedy, TypeError)
     try:
         steps: int = value if isinstance(value, INTEGERS) else operator.index(value)  # type: ignore[arg-type,assignment]

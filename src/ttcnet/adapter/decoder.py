@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ttcnet.errors import fail
-from ttcnet.models.masks import real_tokens
+from ttcnet.models.masks import real_tokens, refuse_packing
 from ttcnet.models.pretrained import Conventions
 
 from .card import whole_card
@@ -104,28 +104,13 @@ class Backbone(WithInsertions):
         if tokens is not None and self.config.inserted not in FORGETFUL and self._any_enabled():
             mask = attention_mask if token_mask is None else token_mask
             kwargs["token_mask"] = real_tokens(mask, tokens.shape[0], tokens.shape[1])
-            self._refuse_packing(position_ids, kwargs)
+            packed = kwargs.get("cu_seq_lens_q") is not None
+            refuse_packing(position_ids, kwargs["token_mask"], self.config.inserted, packed)
             refuse_paging(self.config)
         return super().forward(**given, **kwargs)  # type: ignore[misc]
 
     def _any_enabled(self) -> bool:
         return any(getattr(layer, "enabled", False) for layer in self.layers)  # type: ignore[attr-defined]
-
-    def _refuse_packing(self, position_ids: Tensor | None, kwargs: dict[str, Any]) -> None:
-        """Mixers would carry something from one sequence of a row to the next."""
-        kind, mask = self.config.inserted, kwargs["token_mask"]
-        rule, value = f"must count up by one, since {kind} remembers", "several sequences in a row"
-        packed = kwargs.get("cu_seq_lens_q") is not None
-        if position_ids is not None and position_ids.shape[-1] > 1:
-            breaks = position_ids.diff() != 1
-            breaks = (breaks if mask is None else breaks & mask[:, 1:] & mask[:, :-1]).any()
-            if torch.compiler.is_compiling():  # where values are not known until it runs
-                torch._assert_async(~breaks, f"position_ids {rule}; got {value}.")
-            else:
-                packed = packed or bool(breaks)
-        if packed:
-            remedy = "Pass one sequence a row, padded, or insert TTC layers, which see each token by itself."
-            fail("position_ids", rule, value, remedy)
 
 
 class Generator(WithInsertions):

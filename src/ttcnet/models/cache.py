@@ -24,6 +24,9 @@ class MixerCache(Cache):  # type: ignore[misc, unused-ignore]
             self.states[index] = mixer.new_state(tokens.shape[0], tokens.device, tokens.dtype)
         return self.states[index]
 
+    def __len__(self) -> int:
+        return len(self.states)
+
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.seen
 
@@ -39,7 +42,11 @@ class MixerCache(Cache):  # type: ignore[misc, unused-ignore]
     def batch_repeat_interleave(self, repeats: int) -> None:
         self.reorder_cache(torch.arange(self.batch).repeat_interleave(repeats))
 
-    def crop(self, max_length: int) -> None:
+    @property
+    def is_croppable(self) -> bool:
+        return False
+
+    def crop(self, tokens_to_remove: int) -> None:
         raise NotImplementedError("A MixerCache cannot forget tokens: recurrent states hold them all. Start a new one.")
 
     def reset(self) -> None:

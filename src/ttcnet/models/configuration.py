@@ -53,6 +53,7 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
     """
 
     model_type = "ttcnet"
+    auto_map = {}  # noqa: RUF012 - no code comes with a model; TRL asks
     keys_to_ignore_at_inference = ["past_key_values", "block_logits"]  # noqa: RUF012
 
     vocab_size: int = 32000
@@ -99,6 +100,24 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
     def blocks(self) -> list[BlockPlan]:
         """What every block is made of."""
         return blocks_of(self.pattern or interleaved(self.interleave, self.num_hidden_layers, self.mixer, self.insert))
+
+    @property
+    def attends(self) -> bool:
+        """Whether tokens are mixed by attention alone, in every block and with one window."""
+        mixers = {plan.mixer for plan in self.blocks}
+        inserted = {kind for plan in self.blocks for kind in plan.inserted} - {TTC, "mlp"}
+        return self.causal and mixers == {"attention"} and inserted <= mixers and len(self._windows) == 1
+
+    @property
+    def sliding_window(self) -> int | None:
+        """The window of attention, by the name that transformers has for it; None is no limit."""
+        return next(iter(self._windows)) if self.attends else None
+
+    @property
+    def _windows(self) -> set[int | None]:
+        kinds = [plan.mixer for plan in self.blocks] + [f"+{kind}" for plan in self.blocks for kind in plan.inserted]
+        options = self.mixer_options or {}
+        return {options.get(kind, {}).get("window") for kind in kinds if kind.removeprefix("+") == "attention"}
 
     @classmethod
     def tiny(cls, **changes: Any) -> TTCNetConfig:

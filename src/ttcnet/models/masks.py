@@ -1,4 +1,4 @@
-"""Which tokens are real and which are padding."""
+"""Which tokens are real and which are padding, and whether a row is one sequence."""
 
 from __future__ import annotations
 
@@ -20,3 +20,25 @@ def real_tokens(attention_mask: Tensor | None, batch: int, length: int) -> Tenso
     unknown = torch.compiler.is_compiling() or mask.is_meta
     unknown = unknown or (mask.is_cuda and torch.cuda.is_current_stream_capturing())
     return None if not unknown and bool(mask.all()) else mask
+
+
+def refuse_packing(position_ids: Tensor | None, mask: Tensor | None, kind: str, packed: bool = False) -> None:
+    """Fail if the tokens of a row are several sequences: mixers would carry something from one to the next.
+
+    Args:
+        position_ids: (batch or 1, length).
+        mask: which tokens are real, (batch, length); None if all are.
+        kind: of mixer.
+        packed: whether they are known to be.
+    """
+    rule, value = f"must count up by one, since {kind} remembers", "several sequences in a row"
+    if position_ids is not None and position_ids.shape[-1] > 1:
+        breaks = position_ids.diff() != 1
+        breaks = (breaks if mask is None else breaks & mask[:, 1:] & mask[:, :-1]).any()
+        if torch.compiler.is_compiling():  # where values are not known until it runs
+            torch._assert_async(~breaks, f"position_ids {rule}; got {value}.")
+        else:
+            packed = packed or bool(breaks)
+    if packed:
+        remedy = "Pass one sequence a row, padded, or use attention and TTC layers alone."
+        fail("position_ids", rule, value, remedy)

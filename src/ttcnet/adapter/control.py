@@ -126,5 +126,10 @@ def insertions_of(model: nn.Module) -> list[Insertion]:
 
 def config_of(model: nn.Module) -> Any:
     """The configuration, which says how far to plan."""
+    return outermost(model).config
+
+
+def outermost(model: nn.Module) -> Any:
+    """The model itself, out of its wrappers."""
     layers_of(model)
-    return next(module.config for module in model.modules() if isinstance(module, WithInsertions))
+    return next(module for module in model.modules() if isinstance(module, WithInsertions))

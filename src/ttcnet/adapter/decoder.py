@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 
 from ttcnet.errors import fail
+from ttcnet.insertable import TTC
+from ttcnet.lqr.checks import horizon as check_horizon
 from ttcnet.models.masks import real_tokens, refuse_packing
 from ttcnet.models.pretrained import Conventions
 
 from .card import whole_card
 from .config import FORGETFUL, TTCAdapterConfig
 from .insertion import Insertion
+from .origin import Origin, is_adapter
 from .surgery import plant, prepare
 
 PLACE = ".inserted."  # in the names of weights
@@ -38,13 +41,16 @@ class WithInsertion:
     enabled = True
     inserted: Insertion
 
-    def forward(self, hidden_states: Tensor, token_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
+    def forward(
+        self, hidden_states: Tensor, token_mask: Tensor | None = None, horizon: int | None = None, **kwargs: Any
+    ) -> Tensor:
         if not self.enabled:
             return super().forward(hidden_states, **kwargs)  # type: ignore[misc]
         attention: Any = self.self_attn  # type: ignore[attr-defined]
         x, _ = attention(hidden_states=self._norm("input_layernorm", hidden_states), **kwargs)
         x = hidden_states + self._norm(self.norms.after_attention, x)
-        x = self.inserted(x, attention.config.horizon, token_mask, kwargs.get("past_key_values"))
+        horizon = attention.config.horizon if horizon is None else horizon
+        x = self.inserted(x, horizon, token_mask, kwargs.get("past_key_values"))
         y = self.mlp(self._norm(self.norms.before_mlp, x))  # type: ignore[attr-defined]
         return x + self._norm(self.norms.after_mlp, y)
 
@@ -55,7 +61,6 @@ class WithInsertion:
 class WithInsertions(Conventions):
     """A model with such layers, with or without a head."""
 
-    config: Any
     ours: ClassVar[dict[type, type]]  # the classes of this family, by the library's
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
@@ -64,9 +69,16 @@ class WithInsertions(Conventions):
         plant(self, prepare(self, config.adapter), self.ours)
 
     @classmethod
-    def from_pretrained(cls, name: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any
+    ) -> Any:
         """As in transformers, which makes up weights that are missing; here that is an error, unless the files are a
-        base model's, and all that is inserted is new."""
+        base model's, and all that is inserted is new. The folder of an adapter is loaded together with its base."""
+        name = pretrained_model_name_or_path
+        if is_adapter(name):
+            from .storage import load_with_base
+
+            return load_with_base(cls, name, **kwargs)
         model, report = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)  # type: ignore[misc]
         inserted = {key for key in model.state_dict() if PLACE in key}
         missing = [] if inserted <= report["missing_keys"] else sorted(report["missing_keys"])
@@ -80,7 +92,7 @@ class WithInsertions(Conventions):
         return whole_card(self)
 
 
-class Backbone(WithInsertions):
+class Backbone(Origin, WithInsertions):
     """The model without a head: tells mixers which tokens are real."""
 
     def forward(
@@ -91,8 +103,13 @@ class Backbone(WithInsertions):
         past_key_values: Any = None,
         inputs_embeds: Tensor | None = None,
         token_mask: Tensor | None = None,
+        horizon: int | None = None,
         **kwargs: Any,
     ) -> Any:
+        if horizon is not None:
+            kwargs["horizon"] = self._horizon(horizon)
+        if self.unsaved:
+            self.check_unsaved(self.layers)  # type: ignore[attr-defined]
         given: dict[str, Any] = dict(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -108,6 +125,12 @@ class Backbone(WithInsertions):
             refuse_packing(position_ids, kwargs["token_mask"], self.config.inserted, packed)
             refuse_paging(self.config)
         return super().forward(**given, **kwargs)  # type: ignore[misc]
+
+    def _horizon(self, steps: int) -> int:
+        if self.config.inserted != TTC:
+            remedy = "Leave it out, or insert TTC layers."
+            fail("horizon", "needs TTC layers", f"{steps} for {self.config.inserted}", remedy)
+        return check_horizon(steps)
 
     def _any_enabled(self) -> bool:
         return any(getattr(layer, "enabled", False) for layer in self.layers)  # type: ignore[attr-defined]

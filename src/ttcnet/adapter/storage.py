@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from ttcnet.names import ADAPTER as FILE
 
 from .card import adapter_card
 from .config import TTCAdapterConfig
-from .control import config_of, insertions_of
+from .control import config_of, insertions_of, outermost
 from .inserting import Model, attach, base_of, check
 from .insertion import Insertion
+from .origin import base_name, mark_loaded
 from .surgery import prepare
 
 
@@ -50,6 +52,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     _check_names("the inserted layers", tensors, _expected(adapter, config.hidden_size, layers), remedy)
     facts = {"ttcnet": __version__, "adapter": adapter.to_dict(), "base": base, "digest": files.digest(tensors)}
     files.save(Path(folder) / FILE, tensors, facts)
+    _write_config(model, config, folder)
     write_card(adapter_card(adapter, layers, base), folder)
 
 
@@ -82,7 +85,35 @@ def load(base_model: Model, folder: str | os.PathLike[str], *, any_base: bool = 
         prefix = f"layers.{index}.inserted."
         insertion.load_state_dict({name: tensors[prefix + name] for name in insertion.state_dict()})
     attach(base_model, family, config, insertions, facts["base"])
+    mark_loaded(base_model, folder)
     return base_model
+
+
+def load_with_base(kind: Any, folder: str | os.PathLike[str], config: Any = None, **options: Any) -> Any:
+    """The base model that an adapter's folder names, and the layers in it: what `kind.from_pretrained(folder)` does.
+
+    Args:
+        kind: the class of the model, one of ours.
+        folder: where `save` wrote to.
+        config: the configuration in that folder, where it has been read.
+        options: of `from_pretrained`.
+    """
+    if not isinstance(config, kind.config_class):
+        config = kind.config_class.from_pretrained(folder)
+    theirs = {our: their for their, our in kind.ours.items()}[kind]
+    steps = options.pop("horizon", config.horizon)
+    options["revision"] = (config.ttc_base or {}).get("revision")
+    model: Any = load(theirs.from_pretrained(base_name(folder, config), **options), folder, any_base=True)
+    model.config.horizon = steps
+    return model
+
+
+def _write_config(model: nn.Module, config: Any, folder: str | os.PathLike[str]) -> None:
+    """What `from_pretrained` has to know."""
+    config = copy.deepcopy(config)
+    config.architectures = [type(outermost(model)).__name__]
+    config.use_cache = outermost(model).uses_cache
+    config.save_pretrained(folder)
 
 
 def _expected(config: TTCAdapterConfig, width: int, layers: int) -> dict[str, tuple[int, ...]]:

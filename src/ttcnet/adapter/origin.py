@@ -1,0 +1,109 @@
+"""Where a model came from, as it tells other libraries.
+
+TRL loads a reference model from `config._name_or_path`, and PEFT writes down `model.name_or_path` as the base of what it
+saves. Neither may be the plain base model's name where inserted layers say something by themselves: the reference, or
+what is loaded again, would be without them, and nobody would be told. So that name leads to
+
+    insert                 the base model, while the layers put out nothing; once they are trained, UNSAVED
+    load                   the folder of the adapter, which `from_pretrained` loads together with its base
+    save_pretrained        its folder, for who loads the model from there
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, PreTrainedConfig
+
+from ttcnet.errors import fail
+from ttcnet.names import ADAPTER
+
+from .insertion import Insertion
+
+UNSAVED = str(Path(__file__).with_name("unsaved"))  # a folder: whoever loads a model from it is told what to do
+WEIGHTS = ("*.safetensors", "*.bin")
+_bases: dict[str, str] = {}  # which base an adapter's folder was loaded onto, in this process
+
+
+class Unsaved(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
+    """What `UNSAVED` has for a configuration: an error."""
+
+    model_type = "ttc_unsaved"
+
+    def __post_init__(self, **_: Any) -> None:
+        value = "one whose layers were inserted, trained or removed in this process"
+        remedy = (
+            "Save it whole with save_pretrained(folder), and load that folder. A trainer can be given its "
+            "processing_class, and DPOTrainer a ref_model, too."
+        )
+        fail("model", "must be in a folder, for others to load it", value, remedy)
+
+
+AutoConfig.register(Unsaved.model_type, Unsaved)
+
+
+class Origin:
+    """The backbone's part in it: named before a class of transformers."""
+
+    config: Any
+    unsaved = False  # whether layers were inserted that no file holds
+
+    def check_unsaved(self, layers: Any) -> None:
+        """Look after layers that are in no file: at every forward."""
+        if torch.compiler.is_compiling():
+            return
+        for number, layer in enumerate(layers):
+            if isinstance(held := getattr(layer, "inserted", None), Insertion):
+                _refuse_tuners(held, f"layers.{number}.inserted")
+        if self.training and torch.is_grad_enabled():  # type: ignore[attr-defined]
+            self.config._name_or_path = UNSAVED
+
+
+def _refuse_tuners(insertion: Insertion, where: str) -> None:
+    for name, module in insertion.named_modules():
+        if type(module).__module__.partition(".")[0] == "peft":
+            remedy = (
+                "Pass exclude_modules=r'.*\\.inserted\\..*', or modules_to_save=['inserted'] to train and save them "
+                "whole; or save them first, with ttcnet.adapter.save."
+            )
+            rule = "must leave out inserted layers, whose weights PEFT would not save"
+            fail("target_modules", rule, f"{where}.{name}", remedy)
+
+
+def mark_inserted(model: Any, silent: bool) -> None:
+    """After `insert`: say so to PEFT, and to TRL too unless the layers put out nothing."""
+    config, base = model.config, model.config._name_or_path or "a model"
+    model.base_model.unsaved = True
+    model.name_or_path = (
+        f"{base} with {config.inserted} layers inserted, which no folder holds. Load what PEFT saved with "
+        "PeftModel.from_pretrained(ttcnet.adapter.insert(base, config), folder)"
+    )
+    if not silent:
+        config._name_or_path = UNSAVED
+
+
+def mark_loaded(model: Any, folder: str | os.PathLike[str]) -> None:
+    """After `load`: the folder of the adapter stands for the model."""
+    _bases[os.path.abspath(folder)] = model.config._name_or_path
+    model.name_or_path = model.config._name_or_path = str(folder)
+
+
+def is_adapter(name: Any) -> bool:
+    """Whether a folder has inserted layers and no model."""
+    folder = Path(name) if isinstance(name, str | os.PathLike) else Path()
+    if not (folder / ADAPTER).is_file():
+        return False
+    return {path.name for kind in WEIGHTS for path in folder.glob(kind)} <= {ADAPTER, "adapter_model.safetensors"}
+
+
+def base_name(folder: str | os.PathLike[str], config: Any) -> str:
+    """The base model of an adapter's folder: the one that it was loaded onto, or the one of the Hub."""
+    name = _bases.get(os.path.abspath(folder)) or (config.ttc_base or {}).get("name") or ""
+    if not ("/" in name or os.path.isdir(name)):
+        rule = "must name a base model of the Hub, or have been loaded in this process onto one from a folder"
+        remedy = "Load the base model, and call ttcnet.adapter.load(base, folder)."
+        fail(str(folder), rule, repr(name), remedy)
+    return str(name)

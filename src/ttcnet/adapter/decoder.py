@@ -108,8 +108,7 @@ class Backbone(Origin, WithInsertions):
     ) -> Any:
         if horizon is not None:
             kwargs["horizon"] = self._horizon(horizon)
-        if self.unsaved:
-            self.check_unsaved(self.layers)  # type: ignore[attr-defined]
+        self.check_origin()
         given: dict[str, Any] = dict(
             input_ids=input_ids,
             attention_mask=attention_mask,

@@ -49,16 +49,19 @@ class Origin:
     """The backbone's part in it: named before a class of transformers."""
 
     config: Any
-    unsaved = False  # whether layers were inserted that no file holds
+    layers: Any
+    training: bool
+    base_name: str | None = None  # of the model that layers were inserted into, in this process
+    unsaved = False  # whether they are in no file
 
-    def check_unsaved(self, layers: Any) -> None:
-        """Look after layers that are in no file: at every forward."""
-        if torch.compiler.is_compiling():
+    def check_origin(self) -> None:
+        """At every forward."""
+        if self.base_name is None or torch.compiler.is_compiling():
             return
-        for number, layer in enumerate(layers):
+        for number, layer in enumerate(self.layers if self.unsaved else ()):
             if isinstance(held := getattr(layer, "inserted", None), Insertion):
                 _refuse_tuners(held, f"layers.{number}.inserted")
-        if self.training and torch.is_grad_enabled():  # type: ignore[attr-defined]
+        if self.training and torch.is_grad_enabled() and self.config._name_or_path == self.base_name:
             self.config._name_or_path = UNSAVED
 
 

@@ -52,7 +52,8 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     _check_names("the inserted layers", tensors, _expected(adapter, config.hidden_size, layers), remedy)
     facts = {"ttcnet": __version__, "adapter": adapter.to_dict(), "base": base, "digest": files.digest(tensors)}
     files.save(Path(folder) / FILE, tensors, facts)
-    _write_config(model, config, folder)
+    _write_config(outermost(model), folder)
+    outermost(model).base_model.unsaved = False
     write_card(adapter_card(adapter, layers, base), folder)
 
 
@@ -108,11 +109,10 @@ def load_with_base(kind: Any, folder: str | os.PathLike[str], config: Any = None
     return model
 
 
-def _write_config(model: nn.Module, config: Any, folder: str | os.PathLike[str]) -> None:
+def _write_config(model: Any, folder: str | os.PathLike[str]) -> None:
     """What `from_pretrained` has to know."""
-    config = copy.deepcopy(config)
-    config.architectures = [type(outermost(model)).__name__]
-    config.use_cache = outermost(model).uses_cache
+    config = copy.deepcopy(model.config)
+    config.architectures, config.use_cache = [type(model).__name__], model.uses_cache
     config.save_pretrained(folder)
 
 

@@ -287,3 +287,14 @@ def test_dpo_with_lora(loaded, tmp_path):
         again = peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "lora")
         assert same(logits(again), logits(trainer.model))
         loaded = trainer.model.unload()
+
+
+@pytest.mark.slow
+def test_a_reference_that_would_move_is_refused(loaded, tmp_path):
+    """After freeze_base, TTC layers are trained in place beside LoRA, and nothing brings them back."""
+    tuned = peft.get_peft_model(loaded, peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM"))
+    adapter.freeze_base(tuned)
+    with pytest.raises(ValueError, match=r"reference model must not move: .* pass modules_to_save=\['inserted'\]"):
+        dpo(tuned, tmp_path, processing_class=tokenizer()).train()
+    with tuned.disable_adapter():
+        logits(tuned)

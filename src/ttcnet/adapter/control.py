@@ -93,6 +93,8 @@ def freeze_base(model: nn.Module) -> None:
     inserted = parameters(model)
     if not hasattr(model, "peft_config"):
         model.requires_grad_(False)
+    elif any(isinstance(layer.inserted, Insertion) for layer in layers_of(model)):
+        outermost(model).base_model.beside_lora = True
     for parameter in inserted.values():
         parameter.requires_grad_(True)
 

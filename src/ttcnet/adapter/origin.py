@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import AutoConfig, PreTrainedConfig
 
 from ttcnet.errors import fail
@@ -53,10 +54,17 @@ class Origin:
     training: bool
     base_name: str | None = None  # of the model that layers were inserted into, in this process
     unsaved = False  # whether they are in no file
+    beside_lora = False  # whether they are trained in place while PEFT trains something else
 
     def check_origin(self) -> None:
         """At every forward."""
-        if self.base_name is None or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
+            return
+        if self.beside_lora and self.training and not torch.is_grad_enabled() and _stands_for_reference(self):
+            rule = "must not move: inserted layers are trained in place, and PEFT cannot undo that"
+            remedy = "Leave out freeze_base, and pass modules_to_save=['inserted'] to LoraConfig."
+            fail("reference model", rule, "the model without its LoRA", remedy)
+        if self.base_name is None:
             return
         for number, layer in enumerate(self.layers if self.unsaved else ()):
             if isinstance(held := getattr(layer, "inserted", None), Insertion):
@@ -65,9 +73,21 @@ class Origin:
             self.config._name_or_path = UNSAVED
 
 
+def _stands_for_reference(backbone: Any) -> bool:
+    """Whether LoRA is switched off, or to the copy that TRL makes: what it then computes is to be the model at the
+    start."""
+    tuners = (module for module in backbone.modules() if _is_tuner(module) and hasattr(module, "disable_adapters"))
+    tuner: Any = next(tuners, None)
+    return tuner is not None and (tuner.disable_adapters or "ref" in tuner.active_adapters)
+
+
+def _is_tuner(module: nn.Module) -> bool:
+    return type(module).__module__.partition(".")[0] == "peft"
+
+
 def _refuse_tuners(insertion: Insertion, where: str) -> None:
     for name, module in insertion.named_modules():
-        if type(module).__module__.partition(".")[0] == "peft":
+        if _is_tuner(module):
             remedy = (
                 "Pass exclude_modules=r'.*\\.inserted\\..*', or modules_to_save=['inserted'] to train and save them "
                 "whole; or save them first, with ttcnet.adapter.save."

@@ -243,7 +243,9 @@ def test_dpo_and_its_reference(base, whole, loaded, tmp_path):
     train(changed)
     with pytest.raises(ValueError, match="model must be in a folder, for others to load it"):
         dpo(changed, tmp_path, processing_class=tokenizer())
-    trainer = dpo(changed, tmp_path, processing_class=tokenizer(), ref_model=AutoModelForCausalLM.from_pretrained(whole))
+    trainer = dpo(
+        changed, tmp_path, processing_class=tokenizer(), ref_model=AutoModelForCausalLM.from_pretrained(whole)
+    )
     assert trained(trainer)
 
 

@@ -1,4 +1,4 @@
-"""Where tokens are mixed by attention alone, all that a Llama can do works; where a mixer remembers, it does or says so."""
+"""Where tokens are mixed by attention alone, all that a Llama can do; where a mixer remembers, that or a sentence."""
 
 import copy
 

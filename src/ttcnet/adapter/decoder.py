@@ -67,13 +67,15 @@ class WithInsertions(Conventions):
         refuse_paging(config)
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
         plant(self, prepare(self, config.adapter), self.ours)
+        self.base_model.uses_cache = self.uses_cache  # type: ignore[attr-defined]
 
     @classmethod
     def from_pretrained(
         cls, pretrained_model_name_or_path: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any
     ) -> Any:
         """As in transformers, which makes up weights that are missing; here that is an error, unless the files are a
-        base model's, and all that is inserted is new. The folder of an adapter is loaded together with its base."""
+        base model's, and all that is inserted is new, or the report is asked for (`output_loading_info`). The folder
+        of an adapter is loaded together with its base."""
         name = pretrained_model_name_or_path
         if is_adapter(name):
             from .storage import load_with_base
@@ -83,7 +85,7 @@ class WithInsertions(Conventions):
         inserted = {key for key in model.state_dict() if PLACE in key}
         missing = [] if inserted <= report["missing_keys"] else sorted(report["missing_keys"])
         extra = sorted(key for key in report["unexpected_keys"] if PLACE in key)
-        if missing or extra:
+        if (missing or extra) and not output_loading_info:
             value = f"missing {missing}, extra {extra}"
             fail(str(name), "must have all weights and no others", value, "Fetch or save it again.")
         return (model, report) if output_loading_info else model

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from huggingface_hub.dataclasses import strict
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, GenerationMixin, PreTrainedConfig
 from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
@@ -106,8 +106,11 @@ def _family(module: Any, name: str, norms: Norms = Norms(), backbone: str = "Mod
     for kind, mixin in ((inner, Backbone), (outer, Generator)):
         split = [*(kind._no_split_modules or []), new_layer.__name__]
         content = {"config_class": config, "ours": ours, "_no_split_modules": split, "__module__": __name__}
-        content |= {"forward": _with_horizon(kind)} if mixin is Generator else {}
-        ours[kind] = type(f"TTC{kind.__name__}", (mixin, kind), content)
+        bases: tuple[Any, ...] = (mixin, kind)
+        if mixin is Generator:
+            content["forward"] = _with_horizon(kind)
+            bases = (mixin, kind, GenerationMixin)  # once more: transformers wants it among the bases themselves
+        ours[kind] = type(f"TTC{kind.__name__}", bases, content)
         # instances that change their class do not pass the constructor that does this
         _CAN_RECORD_REGISTRY[str(ours[kind])] = ours[kind]._can_record_outputs  # type: ignore[attr-defined]
     globals().update({new.__name__: new for new in ours.values()})

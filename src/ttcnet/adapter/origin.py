@@ -1,8 +1,8 @@
 """Where a model came from, as it tells other libraries.
 
-TRL loads a reference model from `config._name_or_path`, and PEFT writes down `model.name_or_path` as the base of what it
-saves. Neither may be the plain base model's name where inserted layers say something by themselves: the reference, or
-what is loaded again, would be without them, and nobody would be told. So that name leads to
+TRL loads a reference model from `config._name_or_path`, and PEFT writes down `model.name_or_path` as the base of what
+it saves. Neither may be the plain base model's name where inserted layers have something to say: the reference, or what
+is loaded again, would be without them, and nobody would be told. So that name leads to
 
     insert                 the base model, while the layers put out nothing; once they are trained, UNSAVED
     load                   the folder of the adapter, which `from_pretrained` loads together with its base

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
+from transformers.generation import GenerationMode
 
+from ttcnet.errors import fail
 from ttcnet.nn.mixers import Mixer, State
 
 
@@ -52,3 +56,13 @@ class MixerCache(Cache):  # type: ignore[misc, unused-ignore]
     def reset(self) -> None:
         self.states.clear()
         self.seen = 0
+
+
+def check_generation(settings: Any, mode: Any) -> None:
+    """Fail if `generate` asks for what states of mixers cannot do."""
+    if settings.cache_implementation not in (None, "dynamic", "dynamic_full"):
+        remedy = "Leave it out: states of mixers have a cache of their own."
+        fail("cache_implementation", "must be None", repr(settings.cache_implementation), remedy)
+    if mode == GenerationMode.ASSISTED_GENERATION:
+        rule, remedy = "must be without an assistant: mixers that remember cannot go back", "Leave it out."
+        fail("generate", rule, "assistant_model, prompt_lookup_num_tokens or the like", remedy)

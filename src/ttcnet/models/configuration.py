@@ -113,11 +113,20 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
         """The window of attention, by the name that transformers has for it; None is no limit."""
         return next(iter(self._windows)) if self.attends else None
 
+    @sliding_window.setter
+    def sliding_window(self, window: int | None) -> None:
+        given = self.mixer_options or {}
+        self.mixer_options = given | {kind: given.get(kind, {}) | {"window": window} for kind in self._attention}
+
     @property
     def _windows(self) -> set[int | None]:
-        kinds = [plan.mixer for plan in self.blocks] + [f"+{kind}" for plan in self.blocks for kind in plan.inserted]
-        options = self.mixer_options or {}
-        return {options.get(kind, {}).get("window") for kind in kinds if kind.removeprefix("+") == "attention"}
+        return {(self.mixer_options or {}).get(kind, {}).get("window") for kind in self._attention}
+
+    @property
+    def _attention(self) -> set[str]:
+        """The names of attention in `mixer_options`."""
+        kinds = {plan.mixer for plan in self.blocks} | {f"+{kind}" for plan in self.blocks for kind in plan.inserted}
+        return kinds & {"attention", "+attention"}
 
     @classmethod
     def tiny(cls, **changes: Any) -> TTCNetConfig:

@@ -1,11 +1,16 @@
-"""Which tokens are real and which are padding, and whether a row is one sequence."""
+"""What a call may pass: which tokens are real and which are padding, one sequence a row, and no argument in vain."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ttcnet.errors import fail
+
+# what transformers and its trainer may pass along, and what needs no answer here
+HARMLESS = {"num_items_in_batch", "return_dict", "cache_position"}
 
 
 def real_tokens(attention_mask: Tensor | None, batch: int, length: int) -> Tensor | None:
@@ -42,3 +47,12 @@ def refuse_packing(position_ids: Tensor | None, mask: Tensor | None, kind: str, 
     if packed:
         remedy = "Pass one sequence a row, padded, or use attention and TTC layers alone."
         fail("position_ids", rule, value, remedy)
+
+
+def refuse_others(kwargs: dict[str, Any], attends: bool, weights: list[Tensor] | None) -> None:
+    """No argument is dropped in silence."""
+    if weights is not None and not attends:
+        fail("output_attentions", "must be False", True, "Leave it out: mixers hand out no weights.")
+    for name, value in kwargs.items():
+        if value is not None and name not in HARMLESS:
+            fail(name, "is no argument of this model", repr(value)[:60], "Check its spelling.", TypeError)

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
-from transformers.generation import GenerationMode
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
@@ -15,14 +14,11 @@ from ttcnet.errors import fail
 
 from .attention import Attending
 from .blocks import Block
-from .cache import MixerCache
+from .cache import MixerCache, check_generation
 from .configuration import TTCNetConfig
 from .hub import card
-from .masks import real_tokens, refuse_packing
+from .masks import real_tokens, refuse_others, refuse_packing
 from .pretrained import Conventions
-
-# what transformers and its trainer may pass along, and what needs no answer here
-HARMLESS = {"num_items_in_batch", "return_dict", "cache_position"}
 
 
 class TTCNetPreTrainedModel(Conventions, PreTrainedModel):  # type: ignore[misc, unused-ignore]
@@ -116,7 +112,7 @@ class TTCNetModel(TTCNetPreTrainedModel):
     ) -> tuple[list[Any], Cache | None]:
         """What comes out of the last block, before the norm (`every`: what goes in, and what comes out of each block),
         and the cache. Weights of attention are appended to `weights`."""
-        _refuse(kwargs, self.config.attends, weights)
+        refuse_others(kwargs, self.config.attends, weights)
         if (input_ids is None) == (inputs_embeds is None):
             fail("input_ids", "or inputs_embeds must be given, one of them", "both or none", "Pass input_ids alone.")
         if input_ids is not None and input_ids.ndim != 2:
@@ -175,15 +171,6 @@ class TTCNetModel(TTCNetPreTrainedModel):
         return positions
 
 
-def _refuse(kwargs: dict[str, Any], attends: bool, weights: list[Tensor] | None) -> None:
-    """No argument is dropped in silence."""
-    if weights is not None and not attends:
-        fail("output_attentions", "must be False", True, "Leave it out: mixers hand out no weights.")
-    for name, value in kwargs.items():
-        if value is not None and name not in HARMLESS:
-            fail(name, "is no argument of this model", repr(value)[:60], "Check its spelling.", TypeError)
-
-
 class TTCNetForCausalLM(TTCNetPreTrainedModel, GenerationMixin):  # type: ignore[misc, unused-ignore]
     """A language model. `generate(..., horizon=16)` plans further ahead."""
 
@@ -202,12 +189,7 @@ class TTCNetForCausalLM(TTCNetPreTrainedModel, GenerationMixin):  # type: ignore
     ) -> Any:
         if self.config.attends:
             return super()._prepare_cache_for_generation(generation_config, model_kwargs, generation_mode, *sizes)
-        if generation_config.cache_implementation not in (None, "dynamic", "dynamic_full"):
-            remedy = "Leave it out: states of mixers have a cache of their own."
-            fail("cache_implementation", "must be None", repr(generation_config.cache_implementation), remedy)
-        if generation_mode == GenerationMode.ASSISTED_GENERATION:
-            rule, remedy = "must be without an assistant: mixers that remember cannot go back", "Leave it out."
-            fail("generate", rule, "assistant_model, prompt_lookup_num_tokens or the like", remedy)
+        check_generation(generation_config, generation_mode)
         if generation_config.use_cache is not False and model_kwargs.get("past_key_values") is None:
             model_kwargs["past_key_values"] = MixerCache()
         return None

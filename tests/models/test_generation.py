@@ -35,6 +35,11 @@ def llama(attention=None, seed=0):
     return wake(adapter.insert(model, config()))
 
 
+def llama_with_more(attention=None, seed=0):
+    torch.manual_seed(seed)
+    return wake(adapter.insert(base(num_hidden_layers=2), config(insert="attention")))
+
+
 ATTENDING = {"net": net, "windowed": windowed, "inserted": inserted, "llama": llama}
 each = pytest.mark.parametrize("make", ATTENDING.values(), ids=ATTENDING)
 
@@ -78,7 +83,7 @@ def test_a_cache_of_transformers(make):
         assert torch.allclose(rest, whole[:, 6:], atol=1e-4)
 
 
-@each
+@pytest.mark.parametrize("make", [*ATTENDING.values(), llama_with_more], ids=[*ATTENDING, "attention in a llama"])
 def test_tokens_can_be_forgotten(make):
     model, x = make(), tokens()
     cache = DynamicCache(config=model.config)
@@ -90,7 +95,7 @@ def test_tokens_can_be_forgotten(make):
     assert torch.allclose(again, model(x, use_cache=False).logits[:, 5:], atol=1e-4)
 
 
-@each
+@pytest.mark.parametrize("make", [*ATTENDING.values(), llama_with_more], ids=[*ATTENDING, "attention in a llama"])
 def test_assisted_generation(make):
     model, x = make(), tokens(1)
     expected = model.generate(x, **GREEDY)

@@ -98,12 +98,13 @@ def _refuse_tuners(insertion: Insertion, where: str) -> None:
 
 def mark_inserted(model: Any, silent: bool) -> None:
     """After `insert`: say so to PEFT, and to TRL too unless the layers put out nothing."""
-    config, base = model.config, model.config._name_or_path or "a model"
+    config = model.config
     model.base_model.unsaved = True
-    model.name_or_path = (
-        f"{base} with {config.inserted} layers inserted, which no folder holds. Load what PEFT saved with "
-        "PeftModel.from_pretrained(ttcnet.adapter.insert(base, config), folder)"
-    )
+    if config._name_or_path:
+        model.name_or_path = (
+            f"{config._name_or_path} with {config.inserted} layers inserted, which no folder holds. Load what PEFT "
+            "saved with PeftModel.from_pretrained(ttcnet.adapter.insert(base, config), folder)"
+        )
     if not silent:
         config._name_or_path = UNSAVED
 

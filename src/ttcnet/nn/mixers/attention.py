@@ -32,6 +32,12 @@ class KeysAndValues(State):
     seen: Tensor
     padded: bool = False
 
+    def forget(self, count: int) -> None:
+        """Drop the last `count` tokens, where there is no window."""
+        kept = self.keys.shape[1] - count
+        self.seen = self.seen - (self.position[:, kept:] < PADDING).sum(1)
+        self.keys, self.values, self.position = self.keys[:, :kept], self.values[:, :kept], self.position[:, :kept]
+
 
 @dataclass
 class Elsewhere(State):

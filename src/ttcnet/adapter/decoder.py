@@ -65,7 +65,7 @@ class WithInsertions(Conventions):
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         refuse_paging(config)
-        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
+        super().__init__(config, *args, **kwargs)
         plant(self, prepare(self, config.adapter), self.ours)
         self.base_model.uses_cache = self.uses_cache  # type: ignore[attr-defined]
 
@@ -134,7 +134,7 @@ class Backbone(Origin, WithInsertions):
         return check_horizon(steps)
 
     def _any_enabled(self) -> bool:
-        return any(getattr(layer, "enabled", False) for layer in self.layers)  # type: ignore[attr-defined]
+        return any(getattr(layer, "enabled", False) for layer in self.layers)
 
 
 class Generator(WithInsertions):

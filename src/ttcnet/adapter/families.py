@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, signature
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from huggingface_hub.dataclasses import strict
 from torch import nn
@@ -59,7 +59,7 @@ def _configuration(base: Any, name: str) -> Any:
         """
 
         model_type = f"ttc_{base.model_type}"
-        auto_map = {}  # noqa: RUF012 - no code comes with a model; TRL asks
+        auto_map: ClassVar[dict[str, str]] = {}  # no code comes with a model; TRL asks
         ttc_adapter: dict[str, Any] | None = None
         ttc_base: dict[str, Any] | None = None
         horizon: int = 8

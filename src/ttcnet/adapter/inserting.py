@@ -66,7 +66,8 @@ def remove(model: Model) -> Model:
     for field in ("ttc_adapter", "ttc_base", "horizon"):
         del new.__dict__[field]
     new.__class__ = family.config
-    for part in {model, model.base_model}:
+    parts: set[Any] = {model, model.base_model}
+    for part in parts:
         name = part.__dict__.pop("base_name", UNSAVED)
         part.name_or_path = new._name_or_path = name
     uproot(model, {our: their for their, our in family.ours.items()})

@@ -62,7 +62,7 @@ class Remembering(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
         self._reorder(torch.arange(batch).repeat_interleave(repeats))
 
     @property
-    def is_croppable(self) -> bool:
+    def is_croppable(self) -> bool:  # type: ignore[override]
         above: Any = super()
         return bool(above.is_croppable) and all(isinstance(state, KeysAndValues) for state in self.states)
 

@@ -51,7 +51,7 @@ class Attending:
         if cache is not None and cache.layers and not cache.is_initialized:
             self.blank = copy.deepcopy(cache.layers[0])
         past = 0 if cache is None else cache.get_seq_length()
-        _check_mask(attention_mask, *x.shape[:2], past)
+        _check_mask(attention_mask, x.shape[0], x.shape[1], past)
         if position_ids is None:
             position_ids = (torch.arange(x.shape[1], device=x.device) + past).unsqueeze(0)
         make = create_causal_mask if config.sliding_window is None else create_sliding_window_causal_mask

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
-from transformers.generation import GenerationMode
+from transformers.generation.configuration_utils import GenerationMode
 
 from ttcnet.errors import fail
 from ttcnet.nn.mixers import Mixer, State

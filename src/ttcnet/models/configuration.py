@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inspect import signature
-from typing import Any
+from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -53,7 +53,7 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
     """
 
     model_type = "ttcnet"
-    auto_map = {}  # noqa: RUF012 - no code comes with a model; TRL asks
+    auto_map: ClassVar[dict[str, str]] = {}  # no code comes with a model; TRL asks
     keys_to_ignore_at_inference = ["past_key_values", "block_logits"]  # noqa: RUF012
 
     vocab_size: int = 32000

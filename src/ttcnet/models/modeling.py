@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -84,7 +84,7 @@ class TTCNetModel(TTCNetPreTrainedModel):
         """
         wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         weighed = self.config.output_attentions if output_attentions is None else output_attentions
-        weights: list[Tensor] | None = [] if weighed else None
+        weights: list[Any] | None = [] if weighed else None
         states, cache = self.run(
             input_ids, attention_mask, past_key_values, inputs_embeds, use_cache, horizon, every=bool(wanted),
             position_ids=position_ids, weights=weights, **kwargs,
@@ -123,7 +123,7 @@ class TTCNetModel(TTCNetPreTrainedModel):
         if not self.config.causal:
             x = x + self._positions(length, x.device)
         cache = self._cache(past_key_values, use_cache)
-        mask, memory = None, cache
+        mask, memory = None, cast(Any, cache)
         if self.config.attends:
             memory = Attending(self.config, x, attention_mask, position_ids, cache, weights)
         else:
@@ -188,7 +188,8 @@ class TTCNetForCausalLM(TTCNetPreTrainedModel, GenerationMixin):  # type: ignore
         self, generation_config: Any, model_kwargs: dict[str, Any], generation_mode: Any, *sizes: Any
     ) -> Any:
         if self.config.attends:
-            return super()._prepare_cache_for_generation(generation_config, model_kwargs, generation_mode, *sizes)
+            theirs: Any = super()
+            return theirs._prepare_cache_for_generation(generation_config, model_kwargs, generation_mode, *sizes)
         check_generation(generation_config, generation_mode)
         if generation_config.use_cache is not False and model_kwargs.get("past_key_values") is None:
             model_kwargs["past_key_values"] = MixerCache()

@@ -25,7 +25,7 @@ class Conventions:
     uses_cache: bool  # as the model was made: transformers' Trainer sets config.use_cache to False for good
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(config, *args, **kwargs)
+        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
         self.uses_cache = config.use_cache
 
     def _initialize_weights(self, module: nn.Module, *_: Any) -> None:

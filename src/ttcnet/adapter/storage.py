@@ -14,6 +14,7 @@ from ttcnet import __version__, files
 from ttcnet.errors import fail
 from ttcnet.models.hub import write_card
 from ttcnet.names import ADAPTER as FILE
+from ttcnet.records import write_text
 
 from .card import adapter_card
 from .config import TTCAdapterConfig
@@ -113,7 +114,7 @@ def _write_config(model: Any, folder: str | os.PathLike[str]) -> None:
     """What `from_pretrained` has to know."""
     config = copy.deepcopy(model.config)
     config.architectures, config.use_cache = [type(model).__name__], model.uses_cache
-    config.save_pretrained(folder)
+    write_text(Path(folder) / "config.json", config.to_json_string())
 
 
 def _expected(config: TTCAdapterConfig, width: int, layers: int) -> dict[str, tuple[int, ...]]:

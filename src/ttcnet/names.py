@@ -38,10 +38,11 @@ def _check_folder(model: str) -> None:
     if (is_path(model) or folder.exists()) and not folder.is_dir():
         value = f"{model!r}, which {'is no folder' if folder.exists() else 'does not exist'}"
         fail("model", RULE, value, REMEDY, FileNotFoundError)
+    if (folder / ADAPTER).is_file() and not any(folder.glob("model*.safetensors")):
+        remedy = "It is an adapter: pass it as --adapter, and its base as --model."
+        fail("model", RULE, f"{model!r}, which has no model", remedy, FileNotFoundError)
     if folder.is_dir() and not any((folder / file).is_file() for file in ("config.json", PEFT)):
         remedy = f"Pass {folder / 'model'}." if (folder / "model" / "config.json").is_file() else REMEDY
-        if (folder / ADAPTER).is_file():
-            remedy = "It is an adapter: pass it as --adapter, and its base as --model."
         fail("model", RULE, f"{model!r}, which has no config.json", remedy, FileNotFoundError)
 
 

@@ -32,7 +32,7 @@ def same_weights(one, other):
 def test_the_adapter_alone(family, tmp_path):
     model = awake(family, horizon=5, every="2:2")
     adapter.save(model, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", FILE]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "config.json", FILE]
     loaded = adapter.load(base(family), tmp_path)
     assert type(loaded) is type(model)
     assert loaded.config.adapter == model.config.adapter

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForTokenClassification, DynamicCache
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForTokenClassification
 
 from ttcnet.models import TTCNetConfig, TTCNetForCausalLM, TTCNetForCellClassification, TTCNetModel
 from ttcnet.models.pattern import blocks_of, interleaved
@@ -451,19 +451,11 @@ def test_bad_calls(tokens):
         model()
     with pytest.raises(ValueError, match=r"input_ids must have shape \(batch, length\); got \(9,\)"):
         model(tokens[0])
-    with pytest.raises(ValueError, match="output_attentions must be False"):
-        model(tokens, output_attentions=True)
-    with pytest.raises(ValueError, match="cache_implementation must be None; got 'static'"):
-        model.generate(tokens, cache_implementation="static", max_new_tokens=2)
     for shape in ((2, 3), (1, 9)):
         with pytest.raises(ValueError, match="attention_mask must have shape"):
             model(tokens, attention_mask=torch.ones(shape))
     with pytest.raises(TypeError, match="horizn is no argument of this model; got 3"):
         model(tokens, horizn=3)
-    with pytest.raises(ValueError, match="position_ids must not be given"):
-        model(tokens, position_ids=torch.arange(9)[None])
-    with pytest.raises(TypeError, match=r"past_key_values must be a ttcnet.models.MixerCache; got DynamicCache"):
-        model(tokens, past_key_values=DynamicCache())
     with pytest.raises(ValueError, match="causal must be False"):
         TTCNetForCellClassification(TTCNetConfig.tiny())
     with pytest.raises(ValueError, match="causal must be True for a language model"):
@@ -473,5 +465,3 @@ def test_bad_calls(tokens):
         board(torch.zeros(1, 82, dtype=torch.long))
     with pytest.raises(ValueError, match=r"labels must have shape \(batch, cells\) = \(1, 81\); got \(1, 80\)"):
         board(torch.zeros(1, 81, dtype=torch.long), labels=torch.zeros(1, 80, dtype=torch.long))
-    with pytest.raises(NotImplementedError, match="cannot forget tokens"):
-        model(tokens, use_cache=True).past_key_values.crop(2)

@@ -93,6 +93,8 @@ def freeze_base(model: nn.Module) -> None:
     inserted = parameters(model)
     if not hasattr(model, "peft_config"):
         model.requires_grad_(False)
+    elif any(isinstance(layer.inserted, Insertion) for layer in layers_of(model)):
+        outermost(model).base_model.beside_lora = True
     for parameter in inserted.values():
         parameter.requires_grad_(True)
 
@@ -126,5 +128,10 @@ def insertions_of(model: nn.Module) -> list[Insertion]:
 
 def config_of(model: nn.Module) -> Any:
     """The configuration, which says how far to plan."""
+    return outermost(model).config
+
+
+def outermost(model: nn.Module) -> Any:
+    """The model itself, out of its wrappers."""
     layers_of(model)
-    return next(module.config for module in model.modules() if isinstance(module, WithInsertions))
+    return next(module for module in model.modules() if isinstance(module, WithInsertions))

@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 
 from ttcnet.errors import fail
-from ttcnet.models.masks import real_tokens
+from ttcnet.insertable import TTC
+from ttcnet.lqr.checks import horizon as check_horizon
+from ttcnet.models.masks import real_tokens, refuse_packing
 from ttcnet.models.pretrained import Conventions
 
 from .card import whole_card
 from .config import FORGETFUL, TTCAdapterConfig
 from .insertion import Insertion
+from .origin import Origin, is_adapter
 from .surgery import plant, prepare
 
 PLACE = ".inserted."  # in the names of weights
@@ -38,13 +41,16 @@ class WithInsertion:
     enabled = True
     inserted: Insertion
 
-    def forward(self, hidden_states: Tensor, token_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
+    def forward(
+        self, hidden_states: Tensor, token_mask: Tensor | None = None, horizon: int | None = None, **kwargs: Any
+    ) -> Tensor:
         if not self.enabled:
             return super().forward(hidden_states, **kwargs)  # type: ignore[misc]
         attention: Any = self.self_attn  # type: ignore[attr-defined]
         x, _ = attention(hidden_states=self._norm("input_layernorm", hidden_states), **kwargs)
         x = hidden_states + self._norm(self.norms.after_attention, x)
-        x = self.inserted(x, attention.config.horizon, token_mask, kwargs.get("past_key_values"))
+        horizon = attention.config.horizon if horizon is None else horizon
+        x = self.inserted(x, horizon, token_mask, kwargs.get("past_key_values"))
         y = self.mlp(self._norm(self.norms.before_mlp, x))  # type: ignore[attr-defined]
         return x + self._norm(self.norms.after_mlp, y)
 
@@ -55,23 +61,31 @@ class WithInsertion:
 class WithInsertions(Conventions):
     """A model with such layers, with or without a head."""
 
-    config: Any
     ours: ClassVar[dict[type, type]]  # the classes of this family, by the library's
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         refuse_paging(config)
-        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
+        super().__init__(config, *args, **kwargs)
         plant(self, prepare(self, config.adapter), self.ours)
+        self.base_model.uses_cache = self.uses_cache  # type: ignore[attr-defined]
 
     @classmethod
-    def from_pretrained(cls, name: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any
+    ) -> Any:
         """As in transformers, which makes up weights that are missing; here that is an error, unless the files are a
-        base model's, and all that is inserted is new."""
-        model, report = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
+        base model's, and all that is inserted is new, or the report is asked for (`output_loading_info`). The folder
+        of an adapter is loaded together with its base."""
+        name = pretrained_model_name_or_path
+        if is_adapter(name):
+            from .storage import load_with_base
+
+            return load_with_base(cls, name, **kwargs)
+        model, report = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)  # type: ignore[misc]
         inserted = {key for key in model.state_dict() if PLACE in key}
         missing = [] if inserted <= report["missing_keys"] else sorted(report["missing_keys"])
         extra = sorted(key for key in report["unexpected_keys"] if PLACE in key)
-        if missing or extra:
+        if (missing or extra) and not output_loading_info:
             value = f"missing {missing}, extra {extra}"
             fail(str(name), "must have all weights and no others", value, "Fetch or save it again.")
         return (model, report) if output_loading_info else model
@@ -80,7 +94,7 @@ class WithInsertions(Conventions):
         return whole_card(self)
 
 
-class Backbone(WithInsertions):
+class Backbone(Origin, WithInsertions):
     """The model without a head: tells mixers which tokens are real."""
 
     def forward(
@@ -91,8 +105,12 @@ class Backbone(WithInsertions):
         past_key_values: Any = None,
         inputs_embeds: Tensor | None = None,
         token_mask: Tensor | None = None,
+        horizon: int | None = None,
         **kwargs: Any,
     ) -> Any:
+        if horizon is not None:
+            kwargs["horizon"] = self._horizon(horizon)
+        self.check_origin()
         given: dict[str, Any] = dict(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -104,28 +122,19 @@ class Backbone(WithInsertions):
         if tokens is not None and self.config.inserted not in FORGETFUL and self._any_enabled():
             mask = attention_mask if token_mask is None else token_mask
             kwargs["token_mask"] = real_tokens(mask, tokens.shape[0], tokens.shape[1])
-            self._refuse_packing(position_ids, kwargs)
+            packed = kwargs.get("cu_seq_lens_q") is not None
+            refuse_packing(position_ids, kwargs["token_mask"], self.config.inserted, packed)
             refuse_paging(self.config)
         return super().forward(**given, **kwargs)  # type: ignore[misc]
 
-    def _any_enabled(self) -> bool:
-        return any(getattr(layer, "enabled", False) for layer in self.layers)  # type: ignore[attr-defined]
+    def _horizon(self, steps: int) -> int:
+        if self.config.inserted != TTC:
+            remedy = "Leave it out, or insert TTC layers."
+            fail("horizon", "needs TTC layers", f"{steps} for {self.config.inserted}", remedy)
+        return check_horizon(steps)
 
-    def _refuse_packing(self, position_ids: Tensor | None, kwargs: dict[str, Any]) -> None:
-        """Mixers would carry something from one sequence of a row to the next."""
-        kind, mask = self.config.inserted, kwargs["token_mask"]
-        rule, value = f"must count up by one, since {kind} remembers", "several sequences in a row"
-        packed = kwargs.get("cu_seq_lens_q") is not None
-        if position_ids is not None and position_ids.shape[-1] > 1:
-            breaks = position_ids.diff() != 1
-            breaks = (breaks if mask is None else breaks & mask[:, 1:] & mask[:, :-1]).any()
-            if torch.compiler.is_compiling():  # where values are not known until it runs
-                torch._assert_async(~breaks, f"position_ids {rule}; got {value}.")
-            else:
-                packed = packed or bool(breaks)
-        if packed:
-            remedy = "Pass one sequence a row, padded, or insert TTC layers, which see each token by itself."
-            fail("position_ids", rule, value, remedy)
+    def _any_enabled(self) -> bool:
+        return any(getattr(layer, "enabled", False) for layer in self.layers)
 
 
 class Generator(WithInsertions):

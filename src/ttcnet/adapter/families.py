@@ -11,11 +11,14 @@ decoder layer the place between attention and MLP is:
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Any, ClassVar, NamedTuple
 
 from huggingface_hub.dataclasses import strict
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, GenerationMixin, PreTrainedConfig
 from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
@@ -56,6 +59,7 @@ def _configuration(base: Any, name: str) -> Any:
         """
 
         model_type = f"ttc_{base.model_type}"
+        auto_map: ClassVar[dict[str, str]] = {}  # no code comes with a model; TRL asks
         ttc_adapter: dict[str, Any] | None = None
         ttc_base: dict[str, Any] | None = None
         horizon: int = 8
@@ -86,6 +90,20 @@ def _configuration(base: Any, name: str) -> Any:
     return Configuration
 
 
+def _with_horizon(kind: Any) -> Callable[..., Any]:
+    """The forward of a language model with one more argument, which goes to the backbone with other keywords."""
+    theirs = kind.forward
+
+    @wraps(theirs)
+    def forward(self: Any, *args: Any, horizon: int | None = None, **kwargs: Any) -> Any:
+        return theirs(self, *args, **kwargs, **({} if horizon is None else {"horizon": horizon}))
+
+    *known, others = signature(theirs).parameters.values()
+    mine = Parameter("horizon", Parameter.KEYWORD_ONLY, default=None, annotation="int | None")
+    forward.__signature__ = signature(theirs).replace(parameters=[*known, mine, others])  # type: ignore[attr-defined]
+    return forward
+
+
 def _family(module: Any, name: str, norms: Norms = Norms(), backbone: str = "Model") -> Family:  # noqa: B008
     """A family by its module in transformers: classes of ours for its classes."""
     layer, inner, outer = (getattr(module, name + kind) for kind in ("DecoderLayer", backbone, "ForCausalLM"))
@@ -96,7 +114,11 @@ def _family(module: Any, name: str, norms: Norms = Norms(), backbone: str = "Mod
     for kind, mixin in ((inner, Backbone), (outer, Generator)):
         split = [*(kind._no_split_modules or []), new_layer.__name__]
         content = {"config_class": config, "ours": ours, "_no_split_modules": split, "__module__": __name__}
-        ours[kind] = type(f"TTC{kind.__name__}", (mixin, kind), content)
+        bases: tuple[Any, ...] = (mixin, kind)
+        if mixin is Generator:
+            content["forward"] = _with_horizon(kind)
+            bases = (mixin, kind, GenerationMixin)  # once more: transformers wants it among the bases themselves
+        ours[kind] = type(f"TTC{kind.__name__}", bases, content)
         # instances that change their class do not pass the constructor that does this
         _CAN_RECORD_REGISTRY[str(ours[kind])] = ours[kind]._can_record_outputs  # type: ignore[attr-defined]
     globals().update({new.__name__: new for new in ours.values()})

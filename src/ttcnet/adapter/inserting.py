@@ -14,6 +14,7 @@ from ttcnet.errors import fail
 from .config import TTCAdapterConfig
 from .families import Family, family_of
 from .insertion import Insertion
+from .origin import UNSAVED, mark_inserted
 from .surgery import change_config, check_forward, plant, prepare, uproot
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -41,6 +42,7 @@ def insert(model: Model, config: TTCAdapterConfig | None = None) -> Model:
     config = TTCAdapterConfig() if config is None else config
     family = check(model, config)
     attach(model, family, config, prepare(model, config), base_of(model.config))
+    mark_inserted(model, silent=config.zero_init)
     return model
 
 
@@ -64,6 +66,10 @@ def remove(model: Model) -> Model:
     for field in ("ttc_adapter", "ttc_base", "horizon"):
         del new.__dict__[field]
     new.__class__ = family.config
+    parts: set[Any] = {model, model.base_model}
+    for part in parts:
+        name = part.__dict__.pop("base_name", UNSAVED)
+        part.name_or_path = new._name_or_path = name
     uproot(model, {our: their for their, our in family.ours.items()})
     change_config(model, old, new)
     return model
@@ -106,6 +112,8 @@ def attach(
     new.ttc_adapter, new.ttc_base = fields, {name: base[name] for name in ("name", "revision")}
     plant(model, insertions, family.ours)
     change_config(model, old, new)
+    for part in {model, model.base_model}:
+        part.uses_cache, part.base_name = new.use_cache, old._name_or_path
 
 
 def base_of(config: Any) -> dict[str, Any]:

@@ -15,13 +15,12 @@ from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
 from ttcnet.errors import fail
-from ttcnet.nn.mixers import Mixer, State
+from ttcnet.nn.mixers import KeysAndValues, Mixer, State
 
 
 class Remembering(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
     """A decoder layer's part of a cache, with the states of its mixers; named before its class among the bases."""
 
-    is_croppable = False
     states: list[State | None]  # one a mixer, made when first asked for
     behind: int  # tokens whose keys are here, and which the mixers have not seen yet
 
@@ -58,11 +57,23 @@ class Remembering(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
         batch = self.keys.shape[0] // repeats
         self._reorder(torch.arange(batch).repeat_interleave(repeats))
 
-    def crop(self, *_: Any, **__: Any) -> None:
-        raise NotImplementedError(
-            "A cache with states of inserted mixers cannot forget tokens: recurrent states hold them all. Start a new "
-            "one; assisted generation is not supported."
-        )
+    @property
+    def is_croppable(self) -> bool:  # type: ignore[override]
+        above: Any = super()
+        return bool(above.is_croppable) and all(isinstance(state, KeysAndValues) for state in self.states)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        if not all(isinstance(state, KeysAndValues) for state in self.states):
+            raise NotImplementedError(
+                "A cache with states of inserted mixers cannot forget tokens: recurrent states hold them all. Start a "
+                "new one; assisted generation is not supported."
+            )
+        above: Any = super()
+        before = self.get_seq_length()
+        above.crop(tokens_to_remove)
+        for state in self.states:
+            assert isinstance(state, KeysAndValues)
+            state.forget(before - self.get_seq_length())
 
     def _reorder(self, index: Tensor) -> None:
         for state in self.states:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ from ttcnet import __version__, files
 from ttcnet.errors import fail
 from ttcnet.models.hub import write_card
 from ttcnet.names import ADAPTER as FILE
+from ttcnet.records import write_text
 
 from .card import adapter_card
 from .config import TTCAdapterConfig
-from .control import config_of, insertions_of
+from .control import config_of, insertions_of, outermost
 from .inserting import Model, attach, base_of, check
 from .insertion import Insertion
+from .origin import base_name, mark_loaded
 from .surgery import prepare
 
 
@@ -50,6 +53,8 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     _check_names("the inserted layers", tensors, _expected(adapter, config.hidden_size, layers), remedy)
     facts = {"ttcnet": __version__, "adapter": adapter.to_dict(), "base": base, "digest": files.digest(tensors)}
     files.save(Path(folder) / FILE, tensors, facts)
+    _write_config(outermost(model), folder)
+    outermost(model).base_model.unsaved = False
     write_card(adapter_card(adapter, layers, base), folder)
 
 
@@ -82,7 +87,34 @@ def load(base_model: Model, folder: str | os.PathLike[str], *, any_base: bool = 
         prefix = f"layers.{index}.inserted."
         insertion.load_state_dict({name: tensors[prefix + name] for name in insertion.state_dict()})
     attach(base_model, family, config, insertions, facts["base"])
+    mark_loaded(base_model, folder)
     return base_model
+
+
+def load_with_base(kind: Any, folder: str | os.PathLike[str], config: Any = None, **options: Any) -> Any:
+    """The base model that an adapter's folder names, and the layers in it: what `kind.from_pretrained(folder)` does.
+
+    Args:
+        kind: the class of the model, one of ours.
+        folder: where `save` wrote to.
+        config: the configuration in that folder, where it has been read.
+        options: of `from_pretrained`.
+    """
+    if not isinstance(config, kind.config_class):
+        config = kind.config_class.from_pretrained(folder)
+    theirs = {our: their for their, our in kind.ours.items()}[kind]
+    steps = options.pop("horizon", config.horizon)
+    options["revision"] = (config.ttc_base or {}).get("revision")
+    model: Any = load(theirs.from_pretrained(base_name(folder, config), **options), folder, any_base=True)
+    model.config.horizon = steps
+    return model
+
+
+def _write_config(model: Any, folder: str | os.PathLike[str]) -> None:
+    """What `from_pretrained` has to know."""
+    config = copy.deepcopy(model.config)
+    config.architectures, config.use_cache = [type(model).__name__], model.uses_cache
+    write_text(Path(folder) / "config.json", config.to_json_string())
 
 
 def _expected(config: TTCAdapterConfig, width: int, layers: int) -> dict[str, tuple[int, ...]]:

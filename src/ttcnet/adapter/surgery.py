@@ -49,6 +49,8 @@ def uproot(model: Any, classes: Mapping[type, type]) -> None:
             change_class(layer, classes)
     for part in {model, model.base_model}:
         change_class(part, classes)
+        for name in ("uses_cache", "unsaved", "beside_lora"):
+            part.__dict__.pop(name, None)
         ours = {kind.__name__ for kind in classes}
         part._no_split_modules = {*part._no_split_modules, *(type(part)._no_split_modules or ())} - ours
 

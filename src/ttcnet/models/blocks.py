@@ -11,6 +11,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from ttcnet.nn import Inserted, TTCLayer, mixers
 from ttcnet.nn.mixers import Mixer, State
 
+from .attention import Attending
 from .cache import MixerCache
 from .configuration import TTCNetConfig
 from .pattern import TTC, BlockPlan
@@ -62,7 +63,7 @@ class Block(GradientCheckpointingLayer):  # type: ignore[misc, unused-ignore]
         x: Tensor,
         mask: Tensor | None = None,
         horizon: int | None = None,
-        past_key_values: MixerCache | None = None,
+        past_key_values: MixerCache | Attending | None = None,
         start: int = 0,
         at_work: tuple[bool, ...] | None = None,
     ) -> Tensor:
@@ -89,8 +90,10 @@ class Block(GradientCheckpointingLayer):  # type: ignore[misc, unused-ignore]
                 x = x + self._drop(layer(x, mask=mask, state=state))
         return x + self._drop(self.mlp(self.mlp_norm(x)))
 
-    def _state(self, place: int, mixer: Mixer, x: Tensor, cache: MixerCache | None) -> State | None:
+    def _state(self, place: int, mixer: Mixer, x: Tensor, cache: MixerCache | Attending | None) -> State | None:
         # blocks that differ in `first` alone compile to one program where there is no cache
+        if isinstance(cache, Attending):
+            return cache.next(mixer)
         return None if cache is None else cache.state(self.first + place, mixer, x)
 
     def _drop(self, branch: Tensor) -> Tensor:

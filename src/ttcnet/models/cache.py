@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
+from transformers.generation.configuration_utils import GenerationMode
 
 from ttcnet.errors import fail
 from ttcnet.nn.mixers import Mixer, State
@@ -26,12 +29,8 @@ class MixerCache(Cache):  # type: ignore[misc, unused-ignore]
             self.states[index] = mixer.new_state(tokens.shape[0], tokens.device, tokens.dtype)
         return self.states[index]
 
-    def check_loops(self, loops: int) -> None:
-        """That these are the loops that it was filled with."""
-        if self.seen and self.loops not in (None, loops):
-            remedy = f"Pass loops={self.loops}, or start with a new cache."
-            fail("loops", f"must be the {self.loops} that past_key_values was made with", loops, remedy)
-        self.loops = loops
+    def __len__(self) -> int:
+        return len(self.states)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.seen
@@ -48,9 +47,34 @@ class MixerCache(Cache):  # type: ignore[misc, unused-ignore]
     def batch_repeat_interleave(self, repeats: int) -> None:
         self.reorder_cache(torch.arange(self.batch).repeat_interleave(repeats))
 
-    def crop(self, max_length: int) -> None:
+    @property
+    def is_croppable(self) -> bool:
+        return False
+
+    def crop(self, tokens_to_remove: int) -> None:
         raise NotImplementedError("A MixerCache cannot forget tokens: recurrent states hold them all. Start a new one.")
 
     def reset(self) -> None:
         self.states.clear()
         self.seen = 0
+
+
+def check_generation(settings: Any, mode: Any) -> None:
+    """Fail if `generate` asks for what states of mixers cannot do."""
+    if settings.cache_implementation not in (None, "dynamic", "dynamic_full"):
+        remedy = "Leave it out: states of mixers have a cache of their own."
+        fail("cache_implementation", "must be None", repr(settings.cache_implementation), remedy)
+    if mode == GenerationMode.ASSISTED_GENERATION:
+        rule, remedy = "must be without an assistant: mixers that remember cannot go back", "Leave it out."
+        fail("generate", rule, "assistant_model, prompt_lookup_num_tokens or the like", remedy)
+
+
+def check_loops(cache: Any, loops: int) -> None:
+    """Fail if a cache, ours or transformers', was filled with another number of loops."""
+    if cache is None:
+        return
+    before = getattr(cache, "loops", None)
+    if before is not None and before != loops and cache.get_seq_length():
+        remedy = f"Pass loops={before}, or start with a new cache."
+        fail("loops", f"must be the {before} that past_key_values was made with", loops, remedy)
+    cache.loops = loops

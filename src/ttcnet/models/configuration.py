@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inspect import signature
-from typing import Any
+from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -62,6 +62,7 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
     """
 
     model_type = "ttcnet"
+    auto_map: ClassVar[dict[str, str]] = {}  # no code comes with a model; TRL asks
     keys_to_ignore_at_inference = ["past_key_values", "block_logits"]  # noqa: RUF012
 
     vocab_size: int = 32000
@@ -127,6 +128,33 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
         """What every block is made of."""
         layers = self.num_hidden_layers
         return blocks_of(self.pattern or interleaved(self.interleave, layers, self.mixer, self.insert, self.loops))
+
+    @property
+    def attends(self) -> bool:
+        """Whether tokens are mixed by attention alone, in every block and with one window."""
+        mixers = {plan.mixer for plan in self.blocks}
+        inserted = {kind for plan in self.blocks for kind in plan.inserted} - {TTC, "mlp"}
+        return self.causal and mixers == {"attention"} and inserted <= mixers and len(self._windows) == 1
+
+    @property
+    def sliding_window(self) -> int | None:
+        """The window of attention, by the name that transformers has for it; None is no limit."""
+        return next(iter(self._windows)) if self.attends else None
+
+    @sliding_window.setter
+    def sliding_window(self, window: int | None) -> None:
+        given = self.mixer_options or {}
+        self.mixer_options = given | {kind: given.get(kind, {}) | {"window": window} for kind in self._attention}
+
+    @property
+    def _windows(self) -> set[int | None]:
+        return {(self.mixer_options or {}).get(kind, {}).get("window") for kind in self._attention}
+
+    @property
+    def _attention(self) -> set[str]:
+        """The names of attention in `mixer_options`."""
+        kinds = {plan.mixer for plan in self.blocks} | {f"+{kind}" for plan in self.blocks for kind in plan.inserted}
+        return kinds & {"attention", "+attention"}
 
     @classmethod
     def tiny(cls, **changes: Any) -> TTCNetConfig:

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin, PreTrainedModel
+from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from ttcnet.bounds import check_size
 from ttcnet.errors import fail
 
+from .attention import Attending
 from .blocks import Block
-from .cache import MixerCache
+from .cache import MixerCache, check_generation, check_loops
 from .configuration import TTCNetConfig
 from .hub import card
-from .masks import real_tokens
+from .masks import real_tokens, refuse_others, refuse_packing
 from .pretrained import Conventions
-
-# what transformers and its trainer may pass along, and what needs no answer here
-HARMLESS = {"num_items_in_batch", "return_dict", "cache_position"}
 
 
 class TTCNetPreTrainedModel(Conventions, PreTrainedModel):  # type: ignore[misc, unused-ignore]
@@ -31,6 +29,8 @@ class TTCNetPreTrainedModel(Conventions, PreTrainedModel):  # type: ignore[misc,
     supports_gradient_checkpointing = True
     _no_split_modules = ["Block"]  # noqa: RUF012
     _supports_sdpa = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
 
     def card(self) -> str:
         return card(self)
@@ -78,12 +78,14 @@ class TTCNetModel(TTCNetPreTrainedModel):
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        past_key_values: MixerCache | None = None,
+        past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         horizon: int | None = None,
         loops: int | None = None,
         output_hidden_states: bool | None = None,
+        position_ids: Tensor | None = None,
+        output_attentions: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         """Hidden states (batch, length, width).
@@ -91,39 +93,50 @@ class TTCNetModel(TTCNetPreTrainedModel):
         Args:
             input_ids: tokens (batch, length), or `inputs_embeds` instead.
             attention_mask: (batch, length), or longer by the tokens in the cache; 1 for real tokens, 0 for padding.
-            past_key_values: the cache of an earlier call, whose tokens these follow.
+            past_key_values: the cache of an earlier call, whose tokens these follow; where the model mixes tokens by
+                attention alone, any cache of transformers.
             use_cache: return such a cache.
             horizon: steps that TTC layers look ahead; None is the configuration's.
             loops: how many times the blocks are applied; None is the configuration's.
             output_hidden_states: also return what goes into the first block and comes out of every block, in every
                 loop; a block that sits out a loop hands on what it got.
+            position_ids: where tokens are in their sequences, (batch or 1, length). Several sequences in a row need a
+                model that mixes tokens by attention alone.
+            output_attentions: also return the weights of attention, in such a model, if `attn_implementation` is
+                "eager".
         """
         wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        weighed = self.config.output_attentions if output_attentions is None else output_attentions
+        weights: list[Any] | None = [] if weighed else None
         states, cache = self.run(
-            input_ids, attention_mask, past_key_values, inputs_embeds, use_cache, horizon, loops, bool(wanted), **kwargs
-        )
+            input_ids, attention_mask, past_key_values, inputs_embeds, use_cache, horizon, loops, every=bool(wanted),
+            position_ids=position_ids, weights=weights, **kwargs,
+        )  # fmt: skip
         last = self.norm(states[-1])
         return BaseModelOutputWithPast(
             last_hidden_state=last,
             past_key_values=cache,
             hidden_states=(*states[:-1], last) if wanted else None,
+            attentions=None if weights is None else tuple(weights),
         )
 
     def run(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        past_key_values: MixerCache | None = None,
+        past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         horizon: int | None = None,
         loops: int | None = None,
         every: bool = False,
+        position_ids: Tensor | None = None,
+        weights: list[Tensor] | None = None,
         **kwargs: Any,
-    ) -> tuple[list[Any], MixerCache | None]:
+    ) -> tuple[list[Any], Cache | None]:
         """What comes out of the last block, before the norm (`every`: what goes in, and what comes out of each block in
-        each loop), and the cache."""
-        _refuse(kwargs)
+        each loop), and the cache. Weights of attention are appended to `weights`."""
+        refuse_others(kwargs, self.config.attends, weights)
         if (input_ids is None) == (inputs_embeds is None):
             fail("input_ids", "or inputs_embeds must be given, one of them", "both or none", "Pass input_ids alone.")
         if input_ids is not None and input_ids.ndim != 2:
@@ -133,45 +146,51 @@ class TTCNetModel(TTCNetPreTrainedModel):
         length = x.shape[1]
         if not self.config.causal:
             x = x + self._positions(length, x.device)
-        past_key_values = self._cache(past_key_values, use_cache)
-        mask = real_tokens(attention_mask, *x.shape[:2])
+        cache = self._cache(past_key_values, use_cache)
+        mask, memory = None, cast(Any, cache)
+        if self.config.attends:
+            memory = Attending(self.config, x, attention_mask, position_ids, cache, weights)
+        else:
+            mask = real_tokens(attention_mask, *x.shape[:2])
+            refuse_packing(position_ids, mask, "a mixer of this model")
         horizon = self.config.horizon if horizon is None else horizon
         loops = check_size("loops", self.config.loops if loops is None else loops, 1, "Pass 1 to apply blocks once.")
-        if past_key_values is not None:
-            past_key_values.check_loops(loops)
+        check_loops(cache, loops)
         states: list[Any] = [x] if every else []
         for number in range(1, loops + 1):
-            start = 0 if past_key_values is None else (number - 1) * self.mixers
+            start = 0 if cache is None else (number - 1) * self.mixers
             block: Any
             for block in self.layers:
                 if number % block.every == 0:
                     at_work = tuple(number % each == 0 for each in block.each)
-                    x = block(
-                        x, mask=mask, horizon=horizon, past_key_values=past_key_values, start=start, at_work=at_work
-                    )
+                    x = block(x, mask=mask, horizon=horizon, past_key_values=memory, start=start, at_work=at_work)
                 if every:
                     states.append(x)
-        if past_key_values is not None:
-            past_key_values.seen += length
-        return states or [x], past_key_values
+        if isinstance(cache, MixerCache):
+            cache.seen += length
+        return states or [x], cache
 
     def judged(self, states: Sequence[Tensor]) -> Sequence[Tensor]:
         """Those of the states, as `run` hands them out, that a loss is taken of."""
         step = {"loop": len(self.layers), "end": len(states) - 1}.get(self.config.supervision, 1)
         return states[step::step]
 
-    def _cache(self, given: MixerCache | None, use_cache: bool | None) -> MixerCache | None:
-        if given is not None and not isinstance(given, MixerCache):
+    def _cache(self, given: Cache | None, use_cache: bool | None) -> Cache | None:
+        ours = not self.config.attends
+        if given is not None and (not isinstance(given, Cache) or isinstance(given, MixerCache) != ours):
+            kind = "ttcnet.models.MixerCache" if ours else "cache of transformers"
             remedy = "Leave it out: the model makes its own and returns it."
-            fail("past_key_values", "must be a ttcnet.models.MixerCache", type(given).__name__, remedy, TypeError)
+            fail("past_key_values", f"must be a {kind}", type(given).__name__, remedy, TypeError)
         recomputing = self.training and any(block.gradient_checkpointing for block in self.layers)
-        if recomputing and given is not None and given.seen:
+        if recomputing and given is not None and given.get_seq_length():
             remedy = "Call model.eval(), or switch gradient check-pointing off."
             fail("past_key_values", "cannot be continued with gradient check-pointing", "a cache", remedy)
         wanted = self.config.use_cache and not self.training if use_cache is None else use_cache
         if recomputing or not self.config.causal:
             return None
-        return MixerCache() if wanted and given is None else given
+        if wanted and given is None:
+            return MixerCache() if ours else DynamicCache(config=self.config)
+        return given
 
     def _positions(self, length: int, device: torch.device) -> Tensor:
         known = self.config.max_position_embeddings
@@ -188,18 +207,6 @@ class TTCNetModel(TTCNetPreTrainedModel):
         return positions
 
 
-def _refuse(kwargs: dict[str, Any]) -> None:
-    """No argument is dropped in silence."""
-    if kwargs.pop("position_ids", None) is not None:
-        remedy = "Leave them out: positions follow from attention_mask. Packed sequences are not supported."
-        fail("position_ids", "must not be given", "some", remedy)
-    if kwargs.pop("output_attentions", None):
-        fail("output_attentions", "must be False", True, "Leave it out: mixers hand out no weights.")
-    for name, value in kwargs.items():
-        if value is not None and name not in HARMLESS:
-            fail(name, "is no argument of this model", repr(value)[:60], "Check its spelling.", TypeError)
-
-
 class TTCNetForCausalLM(TTCNetPreTrainedModel, GenerationMixin):  # type: ignore[misc, unused-ignore]
     """A language model. `generate(..., horizon=16)` plans further ahead."""
 
@@ -213,20 +220,23 @@ class TTCNetForCausalLM(TTCNetPreTrainedModel, GenerationMixin):  # type: ignore
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
-    def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *_: Any) -> bool:  # type: ignore[override, unused-ignore]
-        if generation_config.cache_implementation not in (None, "dynamic"):
-            remedy = "Leave it out: states of mixers have a cache of their own."
-            fail("cache_implementation", "must be None", repr(generation_config.cache_implementation), remedy)
+    def _prepare_cache_for_generation(
+        self, generation_config: Any, model_kwargs: dict[str, Any], generation_mode: Any, *sizes: Any
+    ) -> Any:
+        if self.config.attends:
+            theirs: Any = super()
+            return theirs._prepare_cache_for_generation(generation_config, model_kwargs, generation_mode, *sizes)
+        check_generation(generation_config, generation_mode)
         if generation_config.use_cache is not False and model_kwargs.get("past_key_values") is None:
             model_kwargs["past_key_values"] = MixerCache()
-        return False
+        return None
 
     @can_return_tuple  # type: ignore[untyped-decorator, unused-ignore]
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        past_key_values: MixerCache | None = None,
+        past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
@@ -234,12 +244,16 @@ class TTCNetForCausalLM(TTCNetPreTrainedModel, GenerationMixin):  # type: ignore
         loops: int | None = None,
         output_hidden_states: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        position_ids: Tensor | None = None,
+        shift_labels: Tensor | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Logits (batch, length, vocabulary), and the loss where `labels` are given: the tokens themselves, -100 where
-        none is to be learned. See TTCNetModel for the other arguments."""
+        none is to be learned; `shift_labels` are those moved to the tokens before them, in place of `labels`. See
+        TTCNetModel for the other arguments."""
         wanted = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
-        deep = labels is not None and self.config.supervision in ("block", "loop")
+        learning = labels is not None or shift_labels is not None
+        deep = learning and self.config.supervision in ("block", "loop")
         outputs = self.model(
             input_ids,
             attention_mask=attention_mask,
@@ -249,14 +263,16 @@ class TTCNetForCausalLM(TTCNetPreTrainedModel, GenerationMixin):  # type: ignore
             horizon=horizon,
             loops=loops,
             output_hidden_states=wanted or deep,
+            position_ids=position_ids,
             **kwargs,
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(outputs.last_hidden_state[:, kept])
         loss = None
-        if labels is not None:
+        if learning:
             items = kwargs.get("num_items_in_batch")
-            options = dict(labels=labels, vocab_size=self.config.vocab_size, num_items_in_batch=items)
+            options = dict(labels=labels, shift_labels=shift_labels, vocab_size=self.config.vocab_size)
+            options["num_items_in_batch"] = items
             loss = self.loss_function(logits=logits, **options)
             if deep:
                 earlier = self.model.judged(outputs.hidden_states)[:-1]  # the last one is outputs.last_hidden_state
@@ -267,4 +283,5 @@ class TTCNetForCausalLM(TTCNetPreTrainedModel, GenerationMixin):  # type: ignore
             logits=logits,
             past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states if wanted else None,
+            attentions=outputs.attentions,
         )

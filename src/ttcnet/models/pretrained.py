@@ -25,6 +25,13 @@ class Conventions:
     Layers start with their own initial values, and a model is saved, and goes to the Hub, with a card.
     """
 
+    config: Any
+    uses_cache: bool  # as the model was made: transformers' Trainer sets config.use_cache to False for good
+
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
+        self.uses_cache = config.use_cache
+
     def _initialize_weights(self, module: nn.Module, *_: Any) -> None:
         # transformers would skip modules without parameters of their own, since it takes models from elsewhere to
         # overwrite what was loaded; but torch's initialisers, as it patches them, pass over loaded weights
@@ -56,11 +63,16 @@ class Conventions:
         push_to_hub: bool = False,
         **kwargs: Any,
     ) -> None:
-        """As in transformers; also writes a model card where the folder has none."""
+        """As in transformers; also writes a model card where the folder has none. `use_cache` in config.json is what
+        the model was made or loaded with."""
         hub = {name: kwargs.pop(name) for name in HUB_OPTIONS if name in kwargs}
-        super().save_pretrained(  # type: ignore[misc]
-            save_directory, is_main_process=is_main_process, state_dict=state_dict, **kwargs
-        )
+        now, self.config.use_cache = self.config.use_cache, self.uses_cache
+        try:
+            super().save_pretrained(  # type: ignore[misc]
+                save_directory, is_main_process=is_main_process, state_dict=state_dict, **kwargs
+            )
+        finally:
+            self.config.use_cache = now
         if is_main_process and Path(save_directory).is_dir():
             for path in Path(save_directory).glob("*.safetensors"):
                 open_up(path)  # safetensors keeps what it writes from others

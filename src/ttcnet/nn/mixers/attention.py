@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +32,26 @@ class KeysAndValues(State):
     seen: Tensor
     padded: bool = False
 
+    def forget(self, count: int) -> None:
+        """Drop the last `count` tokens, where there is no window."""
+        kept = self.keys.shape[1] - count
+        self.seen = self.seen - (self.position[:, kept:] < PADDING).sum(1)
+        self.keys, self.values, self.position = self.keys[:, :kept], self.values[:, :kept], self.position[:, :kept]
+
+
+@dataclass
+class Elsewhere(State):
+    """In place of a state: somebody else keeps keys and values, and computes the attention.
+
+    Args:
+        position: of these tokens in their sequences, (batch or 1, length).
+        attend: the mixer, its queries, keys and values (batch, heads, length, size), all rotated, to what comes out of
+            the heads, (batch, length, heads, size).
+    """
+
+    position: Tensor
+    attend: Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]
+
 
 class Attention(Mixer):
     """softmax(q k' / sqrt(size)) v, over heads of size inner / heads. `inner` is the width by default.
@@ -43,7 +64,7 @@ class Attention(Mixer):
         qk_norm: normalise queries and keys per head, which keeps the logits bounded at high learning rates.
     """
 
-    remembers = KeysAndValues
+    remembers = KeysAndValues | Elsewhere
 
     def __init__(
         self,
@@ -79,14 +100,20 @@ class Attention(Mixer):
         return KeysAndValues(empty, empty, none, torch.zeros(batch, device=device, dtype=torch.long))
 
     def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor:
-        assert state is None or isinstance(state, KeysAndValues)
+        assert state is None or isinstance(state, KeysAndValues | Elsewhere)
         length = x.shape[1]
         q, k, v = self.project(x).unflatten(-1, (3, self.heads, self.head_size)).unbind(2)
         if self.query_norm is not None and self.key_norm is not None:
             q, k = rms_norm(q, self.query_norm).to(v.dtype), rms_norm(k, self.key_norm).to(v.dtype)
-        where = positions(length, mask, state.seen if state else None, x.device)
+        if isinstance(state, Elsewhere):
+            where = state.position
+        else:
+            where = positions(length, mask, state.seen if state else None, x.device)
         if self.rotary:
             q, k = rotate(q, where), rotate(k, where)
+        if isinstance(state, Elsewhere):
+            y = state.attend(self, *(part.transpose(1, 2) for part in (q, k, v)))
+            return self.out(y.flatten(2))
         if mask is not None:
             where = where.masked_fill(~mask, PADDING)
         start = state.keys.shape[1] if state else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from types import UnionType
 from typing import ClassVar
 
 import torch
@@ -70,7 +71,7 @@ class Mixer(nn.Module):
     """
 
     per_head: ClassVar[bool] = True  # `inner` is a multiple of heads
-    remembers: ClassVar[type[State] | None] = Memory  # what `new_state` returns
+    remembers: ClassVar[type[State] | UnionType | None] = Memory  # what `new_state` returns
 
     def __init__(self, width: int, *, heads: int, causal: bool = True, inner: int | None = None) -> None:
         super().__init__()

@@ -1,0 +1,133 @@
+"""Where a model came from, as it tells other libraries.
+
+TRL loads a reference model from `config._name_or_path`, and PEFT writes down `model.name_or_path` as the base of what
+it saves. Neither may be the plain base model's name where inserted layers have something to say: the reference, or what
+is loaded again, would be without them, and nobody would be told. So that name leads to
+
+    insert                 the base model, while the layers put out nothing; once they are trained, UNSAVED
+    load                   the folder of the adapter, which `from_pretrained` loads together with its base
+    save_pretrained        its folder, for who loads the model from there
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, PreTrainedConfig
+
+from ttcnet.errors import fail
+from ttcnet.names import ADAPTER
+
+from .insertion import Insertion
+
+UNSAVED = str(Path(__file__).with_name("unsaved"))  # a folder: whoever loads a model from it is told what to do
+WEIGHTS = ("*.safetensors", "*.bin")
+_bases: dict[str, str] = {}  # which base an adapter's folder was loaded onto, in this process
+
+
+class Unsaved(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
+    """What `UNSAVED` has for a configuration: an error."""
+
+    model_type = "ttc_unsaved"
+
+    def __post_init__(self, **_: Any) -> None:
+        value = "one whose layers were inserted, trained or removed in this process"
+        remedy = (
+            "Save it whole with save_pretrained(folder), and load that folder. A trainer can be given its "
+            "processing_class, and DPOTrainer a ref_model, too."
+        )
+        fail("model", "must be in a folder, for others to load it", value, remedy)
+
+
+AutoConfig.register(Unsaved.model_type, Unsaved)
+
+
+class Origin:
+    """The backbone's part in it: named before a class of transformers."""
+
+    config: Any
+    layers: Any
+    training: bool
+    base_name: str | None = None  # of the model that layers were inserted into, in this process
+    unsaved = False  # whether they are in no file
+    beside_lora = False  # whether they are trained in place while PEFT trains something else
+
+    def check_origin(self) -> None:
+        """At every forward."""
+        if torch.compiler.is_compiling():
+            return
+        if self.beside_lora and self.training and not torch.is_grad_enabled() and _stands_for_reference(self):
+            rule = "must not move: inserted layers are trained in place, and PEFT cannot undo that"
+            remedy = "Leave out freeze_base, and pass modules_to_save=['inserted'] to LoraConfig."
+            fail("reference model", rule, "the model without its LoRA", remedy)
+        if self.base_name is None:
+            return
+        for number, layer in enumerate(self.layers if self.unsaved else ()):
+            if isinstance(held := getattr(layer, "inserted", None), Insertion):
+                _refuse_tuners(held, f"layers.{number}.inserted")
+        if self.training and torch.is_grad_enabled() and self.config._name_or_path == self.base_name:
+            self.config._name_or_path = UNSAVED
+
+
+def _stands_for_reference(backbone: Any) -> bool:
+    """Whether LoRA is switched off, or to the copy that TRL makes: what it then computes is to be the model at the
+    start."""
+    tuners = (module for module in backbone.modules() if _is_tuner(module) and hasattr(module, "disable_adapters"))
+    tuner: Any = next(tuners, None)
+    return tuner is not None and (tuner.disable_adapters or "ref" in tuner.active_adapters)
+
+
+def _is_tuner(module: nn.Module) -> bool:
+    return type(module).__module__.partition(".")[0] == "peft"
+
+
+def _refuse_tuners(insertion: Insertion, where: str) -> None:
+    for name, module in insertion.named_modules():
+        if _is_tuner(module):
+            remedy = (
+                "Pass exclude_modules=r'.*\\.inserted\\..*', or modules_to_save=['inserted'] to train and save them "
+                "whole; or save them first, with ttcnet.adapter.save."
+            )
+            rule = "must leave out inserted layers, whose weights PEFT would not save"
+            fail("target_modules", rule, f"{where}.{name}", remedy)
+
+
+def mark_inserted(model: Any, silent: bool) -> None:
+    """After `insert`: say so to PEFT, and to TRL too unless the layers put out nothing."""
+    config = model.config
+    model.base_model.unsaved = True
+    if config._name_or_path:
+        model.name_or_path = (
+            f"{config._name_or_path} with {config.inserted} layers inserted, which no folder holds. Load what PEFT "
+            "saved with PeftModel.from_pretrained(ttcnet.adapter.insert(base, config), folder)"
+        )
+    if not silent:
+        config._name_or_path = UNSAVED
+
+
+def mark_loaded(model: Any, folder: str | os.PathLike[str]) -> None:
+    """After `load`: the folder of the adapter stands for the model."""
+    _bases[os.path.abspath(folder)] = model.config._name_or_path
+    model.name_or_path = model.config._name_or_path = str(folder)
+
+
+def is_adapter(name: Any) -> bool:
+    """Whether a folder has inserted layers and no model."""
+    folder = Path(name) if isinstance(name, str | os.PathLike) else Path()
+    if not (folder / ADAPTER).is_file():
+        return False
+    return {path.name for kind in WEIGHTS for path in folder.glob(kind)} <= {ADAPTER, "adapter_model.safetensors"}
+
+
+def base_name(folder: str | os.PathLike[str], config: Any) -> str:
+    """The base model of an adapter's folder: the one that it was loaded onto, or the one of the Hub."""
+    name = _bases.get(os.path.abspath(folder)) or (config.ttc_base or {}).get("name") or ""
+    if not ("/" in name or os.path.isdir(name)):
+        rule = "must name a base model of the Hub, or have been loaded in this process onto one from a folder"
+        remedy = "Load the base model, and call ttcnet.adapter.load(base, folder)."
+        fail(str(folder), rule, repr(name), remedy)
+    return str(name)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ttcnet.extras import require
+from ttcnet.writing import replacing
 
 from .measure import Outcome, Point
 from .results import Row, parse, read, sweep_of
@@ -67,7 +68,8 @@ def draw(results: Path, picture: Path) -> None:
     _legend(figure, axes)
     figure.supxlabel(caption(rows[0]), fontsize=7.5, color="#444444")
     picture.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(picture, dpi=130)
+    with replacing(picture) as new:
+        figure.savefig(new, dpi=130)
     pyplot.close(figure)
 
 

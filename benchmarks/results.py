@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from ttcnet.environment import commit, machine, versions
 from ttcnet.records import write_csv
+from ttcnet.writing import is_stream
 
 from .measure import Outcome, Point
 
@@ -51,7 +52,7 @@ def write(rows: list[Row], path: Path) -> None:
 
 def resume(path: Path, where: Row) -> list[Row]:
     """The lines of an interrupted run, or a ValueError if they were not measured as they would be now."""
-    if not path.exists():
+    if not path.exists() or is_stream(path):
         return []
     rows = read(path)
     for row in rows:

@@ -2,6 +2,7 @@
 
 import errno
 import math
+import os
 import pwd
 import stat
 from importlib.util import find_spec, module_from_spec
@@ -72,6 +73,20 @@ def test_sudoku_too(trouble, monkeypatch, caplog):
     reason = trouble(monkeypatch)
     assert loops("ttcnet.tasks.sudoku.loops")._digit(np.int64(4)) == 3
     assert caplog.text.count(f"what is compiled here cannot be kept ({reason})") == 1
+
+
+def test_a_compiler_that_needs_a_folder_gets_one(tmp_path, caplog):
+    """As Triton does."""
+    there = str(tmp_path / "cache")
+    assert compiling.usable("TRITON_CACHE_DIR", there) == there
+    assert caplog.text == ""
+    (tmp_path / "file").touch()
+    for folder, reason in ((str(tmp_path / "file/cache"), "Not a directory"), ("~/.triton/cache", "there is no home")):
+        compiling._told.clear()
+        other = compiling.usable("TRITON_CACHE_DIR", folder)
+        assert os.access(other, os.W_OK)
+        assert f"cannot be kept ({reason})" in caplog.text
+        os.rmdir(other)
 
 
 @pytest.fixture

@@ -6,12 +6,16 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from ttcnet import locking
+from ttcnet.cli import app
 from ttcnet.locking import owned
 
+SOLVED = "".join("123456789"[(3 * row + row // 3 + column) % 9] for row in range(9) for column in range(9))
 HOLD = "import sys, time; from pathlib import Path; from ttcnet.locking import owned\n"
 HOLD += "with owned(Path(sys.argv[1])): print('mine', flush=True); time.sleep(60)"
 
@@ -104,3 +108,29 @@ def test_a_filesystem_without_locks_is_told(tmp_path, monkeypatch, caplog):
     with owned(tmp_path):
         pass
     assert "cannot be locked (No locks available)" in caplog.text
+
+
+DATA = '{"problem": "What is 1 + 1?", "solution": "2", "answer": "2"}\n'
+BOARD = "puzzle,solution\n" + "0" + SOLVED[1:] + f",{SOLVED}\n"
+ELSEWHERE = ["--server", "http://localhost:1/v1", "--model", "m"]
+COMMANDS = {
+    "data": (["data", "run.toml", "--out", "out"], "out"),
+    "sudoku train": (["sudoku", "train", "--data", "boards.csv", "--out", "out", "--layers", "1"], "out"),
+    "eval math": (["eval", "math", "sums.jsonl", "--out", "out", *ELSEWHERE], "out/sums"),
+    "eval scaling": (["eval", "scaling", "sums.jsonl", "--out", "out", *ELSEWHERE], "out"),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_that_has_a_folder(name, tmp_path, monkeypatch):
+    """ttcnet sft and eval lm have tests of their own."""
+    monkeypatch.chdir(tmp_path)
+    Path("sums.jsonl").write_text(DATA)
+    Path("boards.csv").write_text(BOARD)
+    Path("run.toml").write_text('[[source]]\ndata = "sums.jsonl"\n')
+    words, folder = COMMANDS[name]
+    with owned(Path(folder)):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 1, done.output
+        assert f"out must be a folder that no other command is at work in; got {folder}, which process" in done.output
+        assert [path.name for path in Path(folder).iterdir()] == [".lock"]

@@ -3,8 +3,12 @@ read-only installation without a home, every process compiles it anew, and that 
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
+import shutil
 from collections.abc import Callable
+from tempfile import TemporaryFile, mkdtemp
 from typing import Any
 
 VARIABLE = "NUMBA_CACHE_DIR"
@@ -41,10 +45,25 @@ def _forgiving(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
+def usable(variable: str, folder: str) -> str:
+    """The folder, for a compiler that cannot do without one; one that lasts as long as this process where the folder
+    cannot be written."""
+    try:
+        if folder.startswith("~"):
+            raise OSError("there is no home")
+        os.makedirs(folder, exist_ok=True)
+        TemporaryFile(dir=folder).close()
+    except OSError as error:
+        tell_unkept(variable, str(error.strerror or error))
+        folder = mkdtemp(prefix="ttcnet-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def tell_unkept(variable: str, reason: str) -> None:
     """Say, once, that something is compiled and not kept; `variable` is that of the environment which names a place."""
     if variable not in _told:
         _told.add(variable)
-        notice = "ttcnet: what is compiled here cannot be kept (%s), so that every process compiles it anew. "
-        remedy = "To keep it, set %s to a folder that can be written."
-        logging.getLogger("ttcnet").warning(notice + remedy, reason, variable)
+        notice = f"ttcnet: what is compiled here cannot be kept ({reason}), so that every process compiles it anew. "
+        remedy = f"To keep it, set {variable} to a folder that can be written."
+        logging.getLogger("ttcnet").warning(notice + remedy)

@@ -72,8 +72,9 @@ def _lock(path: Path, folder: Path, field: str) -> int | None:
             os.close(file)
             if error.errno not in _UNABLE:
                 raise
-            notice = "ttcnet: %s cannot be locked (%s). See to it that no other command writes there."
-            logging.getLogger("ttcnet").warning(notice, folder, error.strerror)
+            reason, remedy = error.strerror, "See to it that no other command writes there."
+            notice = f"ttcnet: {folder} cannot be locked ({reason}). "
+            logging.getLogger("ttcnet").warning(notice + remedy)
             return None
 
 

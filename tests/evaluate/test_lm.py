@@ -15,6 +15,7 @@ import ttcnet.adapter as adapter
 from tests.adapter.bases import wake
 from tests.train import tiny
 from ttcnet.cli import app
+from ttcnet.locking import owned
 from ttcnet.models import TTCNetConfig, TTCNetForCausalLM
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'ttcnet[lm]'")
@@ -55,6 +56,11 @@ metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
 def _quick(monkeypatch):
     """lm_eval lists all installed packages after every run, which takes seconds."""
     monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)
+
+
+def test_a_folder_where_another_evaluation_is_at_work(tmp_path):
+    with owned(tmp_path), pytest.raises(OSError, match="out must be a folder that no other command is at work in"):
+        harness.evaluate(harness.Harness("m", ("amc",)), tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -111,7 +111,7 @@ def test_a_save_that_dies_leaves_the_last_checkpoint(make, monkeypatch, tmp_path
             sft.fine_tune(make(), model(), tokenizer())
     assert fine_tuner.last_checkpoint(tmp_path / "run", print).name == "checkpoint-2"
     sft.fine_tune(make(), model(), tokenizer())
-    assert not list((tmp_path / "run").glob("*.tmp"))
+    assert not list((tmp_path / "run").glob(".*.tmp.*"))
 
 
 def test_a_result_is_there_whole_or_not_at_all(copied, monkeypatch):

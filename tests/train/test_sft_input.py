@@ -204,6 +204,40 @@ def test_the_command(tmp_path, monkeypatch):
     assert "must name model, data and out; got no data" in failed.output
 
 
+def test_help_shows_every_setting_with_its_default():
+    import dataclasses
+
+    import typer.main
+
+    from ttcnet.cli import app
+    from ttcnet.train.commands import KEYS, sft
+    from ttcnet.train.settings import FineTuning
+
+    options = {each.name: each for each in typer.main.get_command(app).commands["sft"].params}
+    for field in dataclasses.fields(FineTuning):
+        if field.name not in ("model", "data", "out", "adapter"):
+            assert options[field.name].default == field.default, field.name
+            assert field.default is not None or "none" in options[field.name].help, field.name
+    for field in dataclasses.fields(adapter.TTCAdapterConfig):
+        if field.name in ("insert", "every", "heads"):
+            assert options[field.name].default == type(options[field.name].default)(field.default)
+        elif field.default is not None:
+            assert f"{field.name} = {str(field.default).lower()}" in KEYS
+        else:
+            assert field.name in KEYS
+    assert sft.__doc__
+
+
+def test_rows_left_out_are_told_and_written_down(make, tmp_path, capsys):
+    (tmp_path / "data.jsonl").write_text(
+        "".join(json.dumps({"problem": "1 + " * times, "solution": "2"}) + "\n" for times in (1, 2, 1, 30))
+    )
+    sft.fine_tune(make(steps=1, max_length=20, train="inserted"), model(), tokenizer())
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.count("1 of 4 rows (25 %) left out as too long (the longest has 64 tokens)") == 2, "before and after"
+    assert json.loads((tmp_path / "run" / "settings.json").read_text())["examples"]["too_long"] == 1
+
+
 def test_only_complaints_come_without_a_traceback(tmp_path, monkeypatch):
     from typer.testing import CliRunner
 

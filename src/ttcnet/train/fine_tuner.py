@@ -120,8 +120,10 @@ class FineTuner(SFTTrainer):  # type: ignore[misc, unused-ignore]
             return
         tensors, facts = load(Path(checkpoint) / STATE)
         scatter(self.model_wrapped, self._plain_optimizer(), tensors, facts, checkpoint)
-        self.lr_scheduler.load_state_dict(facts["schedule"])
-        for group, rate in zip(self.optimizer.param_groups, self.lr_scheduler.get_lr(), strict=True):
+        schedule, step = self.lr_scheduler, facts["schedule"]["last_epoch"]
+        rates = [base * share(step) for base, share in zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)]
+        schedule.load_state_dict(facts["schedule"] | {"_last_lr": rates})
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate  # another than in the checkpoint, if the run was extended
 
     def _load_rng_state(self, checkpoint: str | None) -> None:

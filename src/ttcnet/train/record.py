@@ -37,13 +37,12 @@ def checked(config: FineTuning, out: Path, tell: Callable[[str], None]) -> dict[
     changed = {name: (before.get(name), now[name]) for name in now if before.get(name) != now[name]}
     changed.pop("out", None)  # a folder may be moved
     unit = "epochs" if before.get("steps") is None else "steps"
-    length = changed.pop(unit, None)
     if unit == "steps":
         changed.pop("epochs", None)  # which do not count
-    if changed or (length is not None and length[1] is None):
+    length = changed.pop(unit, None) if now[unit] is not None else None
+    if changed:
         remedy = "Give the settings that it was started with, or choose another folder."
-        shown: dict[str, Any] = {**changed} or {unit: length}
-        fail("settings", f"must be those of the run in {out}", f"(then, now): {shown}", remedy)
+        fail("settings", f"must be those of the run in {out}", f"(then, now): {changed}", remedy)
     if length is None:
         return None
     if length[1] < length[0]:

@@ -18,8 +18,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ttcnet.compiling import usable
+
 from .selective import CHUNK
 
+triton.knobs.cache.dir = usable("TRITON_CACHE_DIR", triton.knobs.cache.dir)
 FORWARD, BACKWARD = 32, 16  # channels of a program; the backward pass holds the states of all tokens of a chunk
 
 

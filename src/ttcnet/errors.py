@@ -41,13 +41,15 @@ def complaints() -> Iterator[None]:
     """Around a command: a sentence instead of a traceback, where that is all there is to say."""
     import typer
 
+    from .console import say
+
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo("Stopped. Give the command again to go on.", err=True)
+        say("Stopped. Give the command again to go on.", err=True)
         raise typer.Exit(130) from None
     except Exception as error:
         if not isinstance(error, ImportError | OSError) and not is_complaint(error):
             raise  # a fault of ours or of a library: with all that is known about it
-        typer.echo(_sentence(error), err=True)
+        say(_sentence(error), err=True)
         raise typer.Exit(1) from None

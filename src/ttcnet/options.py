@@ -9,6 +9,10 @@ import typer
 
 from .errors import fail
 
+Trust = Annotated[
+    bool,
+    typer.Option("--trust-remote-code", help="Run code that comes with the model or tokenizer, here. Read it first."),
+]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, or auto: a GPU if there is one.")]
 
 

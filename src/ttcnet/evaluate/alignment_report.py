@@ -33,6 +33,7 @@ def report(
     horizon: int | None = None,
     limit: int | None = None,
     device: str | None = None,
+    trust_remote_code: bool = False,
 ) -> dict[str, Any]:
     """How similar plans are to chains of thought of the same question and of others, layer by layer and on average."""
     if limit is not None and limit < 2:
@@ -41,7 +42,8 @@ def report(
     texts = list(found)  # before a model is loaded
     console = Console(stderr=True)
     tell(f"Loading {model} ...")
-    engine = load(model, None if adapter is None else Path(adapter), device=device)
+    folder = None if adapter is None else Path(adapter)
+    engine = load(model, folder, device=device, trust_remote_code=trust_remote_code)
     net, tokenizer = engine.model, engine.tokenizer
     own = horizon_of(net)
     if own is None:
@@ -52,7 +54,7 @@ def report(
     asked = questions(texts, tokenizer, limit, getattr(net.config, "max_position_embeddings", None))
     if asked.left_out.total():
         counts = ", ".join(f"{count} {why}" for why, count in asked.left_out.items())
-        console.print(f"{len(asked.kept)} questions; rows left out: {counts}.", highlight=False)
+        tell(f"{len(asked.kept)} questions; rows left out: {counts}.")
     matrices = measure(net, asked, steps, console)
     every = {kind: torch.stack([found[kind] for found in matrices.values()]).mean(0) for kind in PLANS}
     return {

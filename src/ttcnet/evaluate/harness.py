@@ -52,12 +52,21 @@ class Harness:
     amc: str | None = None
 
 
-def evaluate(settings: Harness, out: Path, *, batch: int = 8, device: str | None = None, run_code: bool = False) -> str:
+def evaluate(
+    settings: Harness,
+    out: Path,
+    *,
+    batch: int = 8,
+    device: str | None = None,
+    run_code: bool = False,
+    trust_remote_code: bool = False,
+) -> str:
     """Run to the end, going on with the answers that `out` has already. Writes results.json, lm_eval.json (what lm_eval
     reports) and samples-TASK.jsonl (what the model wrote, where it had to write); returns a table.
 
     Args:
         run_code: run programs that the model writes, on this machine.
+        trust_remote_code: run code that comes with the model.
     """
     given = {"limit": settings.limit, "max_tokens": settings.max_tokens, "batch": batch, "shots": settings.shots}
     for field, value in given.items():
@@ -70,7 +79,8 @@ def evaluate(settings: Harness, out: Path, *, batch: int = 8, device: str | None
         tasks = _tasks(settings, run_code)
         tell(f"Loading {settings.model} ...")
         with loading(settings.model):
-            model = TTCNetLM(settings.model, settings.adapter, settings.horizon, device, batch_size=batch)
+            options = dict(batch_size=batch, trust_remote_code=trust_remote_code)
+            model = TTCNetLM(settings.model, settings.adapter, settings.horizon, device, **options)
         if settings.chat and model.tokenizer.chat_template is None:
             fail("model", "must have a chat template for --chat", settings.model, "Leave out --chat.")
         _check_settings(settings, model, out)

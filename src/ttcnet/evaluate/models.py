@@ -14,7 +14,7 @@ from ttcnet.errors import fail
 from ttcnet.extras import require
 from ttcnet.lqr.checks import horizon as check_horizon
 from ttcnet.models.modeling import TTCNetPreTrainedModel
-from ttcnet.names import ADAPTER, PEFT
+from ttcnet.names import ADAPTER, PEFT, reason
 from ttcnet.nn import TTCLayer
 
 
@@ -24,7 +24,12 @@ def with_adapter(model: Any, folder: str | Path) -> Any:
     if (Path(folder) / ADAPTER).is_file() or not peft:
         ttcnet.adapter.load(model, folder)
     if peft:
-        model = require("peft", "sft", "LoRA").PeftModel.from_pretrained(model, folder).get_base_model()
+        kind = require("peft", "sft", "LoRA").PeftModel
+        try:
+            model = kind.from_pretrained(model, folder).get_base_model()
+        except Exception as error:  # PEFT takes what is in the files for what it has written, and raises anything
+            rule = "must hold what PEFT has written for this model"
+            fail("adapter", rule, f"{str(folder)!r}: {reason(error)}", "Fetch or save it again.")
     return model
 
 

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ttcnet.options import Trust
+
 
 def sft(
     settings: Annotated[
@@ -39,10 +41,11 @@ def sft(
     save_every: Annotated[int | None, typer.Option(help="Steps between checkpoints.")] = None,
     report_to: Annotated[str | None, typer.Option(help="none, tensorboard, wandb, ...")] = None,
     seed: Annotated[int | None, typer.Option(help="Of weights, order and horizons.")] = None,
+    trust_remote_code: Trust = False,
 ) -> None:
     """Fine-tune a language model, with TTC layers inserted. Killed runs continue from their last checkpoint when the
     command is given again. On several GPUs: accelerate launch -m ttcnet.cli sft ..."""
-    from ttcnet.console import tell
+    from ttcnet.console import say, tell
     from ttcnet.errors import complaints, fail
     from ttcnet.extras import require
     from ttcnet.names import check_model
@@ -80,7 +83,7 @@ def sft(
 
         from .sft import RESULTS, fine_tune
 
-        fine_tune(config)
+        fine_tune(config, trust_remote_code=trust_remote_code)
     if is_first_process():
         kind = RESULTS[config.train]
-        typer.echo(f"Done. The {kind} is in {Path(config.out) / kind}.")
+        say(f"Done. The {kind} is in {Path(config.out) / kind}.")

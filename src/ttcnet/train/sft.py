@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from rich.console import Console
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import TrainerCallback
 from transformers.integrations.integration_utils import get_available_reporting_integrations
 from transformers.trainer_callback import PrinterCallback
 from trl.trainer.sft_config import SFTConfig
@@ -26,7 +25,7 @@ from ttcnet.environment import circumstances
 from ttcnet.errors import fail
 from ttcnet.files import is_first_process, writing
 from ttcnet.insertable import plans
-from ttcnet.names import loading
+from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.nn.horizon import parse
 from ttcnet.records import write_json
 
@@ -41,7 +40,7 @@ CONTENTS = "settings.json"
 RESULTS = {"all": "model", "inserted": "adapter", "lora": "adapter"}
 
 
-def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None) -> Any:
+def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None, *, trust_remote_code: bool = False) -> Any:
     """Run to the end, or go on from the last checkpoint in `config.out`. The folder gets settings.json, log.jsonl,
     examples, checkpoints, and at the end adapter/ (what was inserted, if the base is as it was) or model/ (all of it).
 
@@ -49,28 +48,27 @@ def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None) -> A
         config: the run.
         model: instead of what `config.model` names.
         tokenizer: likewise.
+        trust_remote_code: run code that comes with them.
     """
-    out, console = Path(config.out), Console(stderr=True, quiet=not is_first_process(), highlight=False, soft_wrap=True)
+    out = Path(config.out)
     _check(config)
     out.mkdir(parents=True, exist_ok=True)
     _check_settings(config, out)
     avoid_cudnn()
     if tokenizer is None:
-        with loading(config.model):
-            tokenizer = AutoTokenizer.from_pretrained(config.model)
+        tokenizer = tokenizer_of(config.model, trust_remote_code=trust_remote_code)
     examples = examples_of(config, tokenizer, out / "examples", begun=_begun(out))
-    console.print(examples.report)
+    tell(examples.report)
     if model is None:
         tell(f"Loading {config.model} ...")
-        with loading(config.model):
-            model = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32)
+        model = causal_lm(config.model, torch.float32, trust_remote_code=trust_remote_code)
     check_examples(examples, model, config.max_length)
     model = _insert(model, config)
     report = Report(out)
     trainer = _trainer(model, tokenizer, config, examples, report)
-    last = last_checkpoint(out, console.print)
+    last = last_checkpoint(out, tell)
     if last is not None:
-        console.print(f"Going on from {last}.")
+        tell(f"Going on from {last}.")
     own = adapter.horizon(model, model.config.horizon) if plans(model) else nullcontext()  # not that of the last step
     with report.progress, own:
         trainer.train(resume_from_checkpoint=None if last is None else str(last))

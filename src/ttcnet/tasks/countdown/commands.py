@@ -29,6 +29,7 @@ def make_command(
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
 ) -> None:
     """Make puzzles with solutions: problem, solution and answer for ttcnet sft; numbers and target for grading."""
+    from ttcnet.console import say
     from ttcnet.errors import complaints, fail
     from ttcnet.records import write_lines
 
@@ -46,4 +47,4 @@ def make_command(
         puzzles = make(count, difficulty, seed=seed, split=split)
         out.parent.mkdir(parents=True, exist_ok=True)
         write_lines(out, map(row, puzzles))
-    typer.echo(f"{len(puzzles):,} puzzles are in {out}.")
+    say(f"{len(puzzles):,} puzzles are in {out}.")

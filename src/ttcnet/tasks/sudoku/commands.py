@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ttcnet.console import tell
+from ttcnet.console import say, tell
 from ttcnet.errors import complaints, fail
 from ttcnet.extras import require
 from ttcnet.options import Device, numbers, usable
@@ -92,7 +92,7 @@ def train_command(
         leave_job()
     if first:
         again = f"ttcnet sudoku eval {out / 'model'} --data FILE"
-        typer.echo(f"Trained. The model is in {out / 'model'}; evaluate it with: {again}")
+        say(f"Trained. The model is in {out / 'model'}; evaluate it with: {again}")
 
 
 @app.command("eval")
@@ -137,9 +137,9 @@ def eval_command(
                     found = evaluate(net, boards, name, steps)
                 results.append(found.to_dict())
                 scores = found.scores
-                typer.echo(f"{label}: boards {scores.boards}, cells {scores.cells}, {found.seconds:.1f} s")
+                say(f"{label}: boards {scores.boards}, cells {scores.cells}, {found.seconds:.1f} s")
                 if by_givens:
-                    typer.echo(scores.table())
+                    say(scores.table())
         if out is not None:
             _write(out, model, {"data": data.name, "boards": len(boards), "results": results})
 
@@ -172,7 +172,7 @@ def probe_command(
         with watched(net, "planning", len(learnt) + len(held_out)):
             first = next(probes)
         for result in chain([first], probes):
-            typer.echo(f"TTC layer {result.layer + 1}, step {result.step}: {100 * result.cells:.1f} % of cells")
+            say(f"TTC layer {result.layer + 1}, step {result.step}: {100 * result.cells:.1f} % of cells")
             results.append(asdict(result))
         if out is not None:
             _write(out, model, {"fitted": len(learnt), "judged": len(held_out), "results": results})
@@ -195,7 +195,7 @@ def _board(folder: Path | None) -> Any:
 
     found = find_spec("tensorboard") is not None
     if folder is not None and not found:
-        typer.echo("Without TensorBoard, which pip install 'ttcnet[train]' brings; log.jsonl has the same.", err=True)
+        say("Without TensorBoard, which pip install 'ttcnet[train]' brings; log.jsonl has the same.", err=True)
     if folder is None or not found:
         return nullcontext(SimpleNamespace(add_scalar=lambda *_: None))
     from torch.utils.tensorboard import SummaryWriter

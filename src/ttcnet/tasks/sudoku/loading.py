@@ -7,8 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
+from ttcnet.console import say
 from ttcnet.errors import fail
 from ttcnet.extras import require
 from ttcnet.options import usable
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 def load(folder: Path | None, device: str) -> TTCNetForCellClassification:
     """The model in a folder, or the shipped one."""
-    typer.echo("Loading the model ...", err=True)
+    say("Loading the model ...", err=True)
     if folder is not None:
         _check_model(folder)
     require("transformers", "models", "ttcnet sudoku")

@@ -91,7 +91,7 @@ def serve(model: TTCNetForCellClassification, port: int = 8765, patience: float 
         def do_GET(self) -> None:
             path, _, query = self.path.partition("?")
             if not self._for_us():
-                names = " or ".join(f"{name}:{self.server.server_address[1]}" for name in NAMES)
+                names = " or ".join(f"{name}:{self._port()}" for name in NAMES)
                 self._send(HTTPStatus.FORBIDDEN, "text/plain", f"The host must be {names}.".encode())
             elif path == "/":
                 self._send(HTTPStatus.OK, "text/html; charset=utf-8", PAGE.read_bytes())
@@ -101,9 +101,13 @@ def serve(model: TTCNetForCellClassification, port: int = 8765, patience: float 
             else:
                 self._send(HTTPStatus.NOT_FOUND, "text/plain", b"There is only / and /solve.")
 
+        def _port(self) -> int:
+            server: Any = self.server
+            return server.server_port
+
         def _for_us(self) -> bool:
             """Whether the host that the request names is this machine, at this port."""
-            port = self.server.server_address[1]
+            port = self._port()
             known = {f"{name}:{port}" for name in NAMES} | (set(NAMES) if port == 80 else set())
             given = self.headers.get_all("Host", [])
             return len(given) == 1 and given[0].strip().lower() in known

@@ -21,6 +21,12 @@ def check_integer(field: str, value: object, least: int, remedy: str) -> int:
     return value
 
 
+def not_finite(where: str) -> NoReturn:
+    """Raise because a model's numbers are none, for the sample that `where` names."""
+    remedy = "Its weights are damaged, or overflow in this dtype."
+    fail("model", "must give finite scores", f"NaN or infinity for {where}", remedy)
+
+
 def is_complaint(error: BaseException) -> bool:
     """Whether `fail` raised it: a sentence for the user, who needs no traceback."""
     trace = error.__traceback__

@@ -13,7 +13,7 @@ from torch import Tensor
 from ttcnet.bars import Bar
 from ttcnet.console import tell
 from ttcnet.environment import circumstances
-from ttcnet.errors import fail
+from ttcnet.errors import fail, not_finite
 from ttcnet.extras import require
 from ttcnet.records import rows
 
@@ -75,6 +75,9 @@ def measure(model: Any, asked: Questions, steps: int, console: Console) -> dict[
     count = len(asked.kept)
     with Bar(console=console) as progress:
         found = list(progress.track(trajectories(model, asked.kept, steps), count, description="planning"))
+        for number, each in enumerate(found, 1):
+            if not all(part.isfinite().all() for path in each.values() for part in path):
+                not_finite(f"question {number}")
         task = progress.add_task("aligning", total=count * len(found[0]))
         matrices: dict[str, dict[str, Tensor]] = {}
         for name in found[0]:

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 import yaml
 from lm_eval import evaluator, simple_evaluate
 from lm_eval.tasks import TaskManager
@@ -19,9 +20,9 @@ from lm_eval.utils import handle_non_serializable, make_table
 
 from ttcnet.console import tell
 from ttcnet.environment import circumstances, commit
-from ttcnet.errors import check_integer, fail
+from ttcnet.errors import check_integer, fail, is_complaint
 from ttcnet.files import is_first_process
-from ttcnet.names import loading
+from ttcnet.names import loading, reason
 from ttcnet.records import write_json, write_lines
 
 from .journal import Journal
@@ -86,17 +87,18 @@ def evaluate(
         _check_settings(settings, model, out)
         journal = Journal(out, model.rank)
         model.keep(journal)
-        results = simple_evaluate(
-            model=model,
-            tasks=tasks,
-            task_manager=TaskManager(include_defaults=False),
-            num_fewshot=settings.shots,
-            limit=settings.limit,
-            apply_chat_template=settings.chat,
-            gen_kwargs=None if settings.max_tokens is None else {"max_gen_toks": settings.max_tokens},
-            torch_random_seed=SEED + journal.found,  # samples that follow others are not drawn like them
-            confirm_run_unsafe_code=run_code,
-        )
+        with _asking(settings.tasks):
+            results = simple_evaluate(
+                model=model,
+                tasks=tasks,
+                task_manager=TaskManager(include_defaults=False),
+                num_fewshot=settings.shots,
+                limit=settings.limit,
+                apply_chat_template=settings.chat,
+                gen_kwargs=None if settings.max_tokens is None else {"max_gen_toks": settings.max_tokens},
+                torch_random_seed=SEED + journal.found,  # samples that follow others are not drawn like them
+                confirm_run_unsafe_code=run_code,
+            )
     if results is None:
         return ""  # the first process has them
     _write(results, settings, model, out)
@@ -131,6 +133,20 @@ def _tasks(settings: Harness, run_code: bool) -> list[Any]:
         groups = loaded["groups"]
         found += [groups[name]] if name in groups else loaded["tasks"].values()
     return found
+
+
+@contextmanager
+def _asking(tasks: tuple[str, ...]) -> Iterator[None]:
+    """While lm_eval takes tasks and their data as it finds them: what it raises, as a complaint of ours."""
+    try:
+        yield
+    except (OSError, MemoryError, torch.OutOfMemoryError):
+        raise  # nothing of the tasks'
+    except Exception as error:
+        if is_complaint(error):
+            raise
+        remedy = "Correct the task or its data; the log above says where it stopped."
+        fail("tasks", "must be such as lm_eval can ask of this model", f"{', '.join(tasks)}: {reason(error)}", remedy)
 
 
 def _refuse(task: str) -> NoReturn:

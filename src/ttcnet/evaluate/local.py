@@ -76,7 +76,7 @@ class Local:
                 decoded = decode(
                     self.model, [prompts[number] for number in batch], [asks[number].seed for number in batch],
                     limit=max_tokens, temperature=temperature, ends=self.ends, pad=self.pad,
-                    stopped=self._stopper(stop), watch=watch,
+                    stopped=self._stopper(stop), watch=watch, names=[asks[number].name for number in batch],
                 )  # fmt: skip
             except torch.OutOfMemoryError:
                 if rows == 1:

@@ -21,6 +21,7 @@ from rich.table import Table
 
 from ttcnet.bars import Bar
 from ttcnet.console import Commands, say
+from ttcnet.errors import whole_number
 
 from .figure import draw
 from .measure import Outcome, Point, measure
@@ -131,10 +132,13 @@ def _shapes(shape: list[str] | None, problems: list[int] | None, horizon: list[i
     if not shape:
         return [(count, steps) for count in problems or (64, 1024) for steps in horizon or (8, 32, 128)]
     pairs = [text.partition("x")[::2] for text in shape]
-    for pair, text in zip(pairs, shape, strict=True):
-        if not all(part.isdigit() for part in pair):
-            raise ValueError(f"shape must be problems x horizon; got {text!r}. Write it as 65536x8.")
-    return [(int(count), int(steps)) for count, steps in pairs]
+    found = []
+    for (count, steps), text in zip(pairs, shape, strict=True):
+        one, two = whole_number(count), whole_number(steps)
+        if not one or not two:
+            raise ValueError(f"shape must be problems x horizon; got {text[:40]!r}. Write it as 65536x8.")
+        found.append((one, two))
+    return found
 
 
 @app.command()

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+DEBUG = "TTCNET_DEBUG"  # the environment variable that has tracebacks shown
+FAULT = "Something went wrong that ttcnet has no words for, which is a fault of it:"
+_ClickError: Any = typer.BadParameter.__mro__[2]
 _UsageError: Any = typer.BadParameter.__base__  # of click, which typer may bring along under another name
 # control characters but for tabs and ends of lines, those that turn the direction of writing, and halves of letters
 _UNFIT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -73,6 +76,13 @@ class Commands(TyperGroup):
         except _UsageError as error:
             error.message = plain(error.message)
             raise
+        except (_ClickError, typer.Exit, typer.Abort):
+            raise
+        except Exception as error:
+            if os.environ.get(DEBUG):
+                raise
+            say(f"{FAULT} {type(error).__name__}: {error}. Please report it, with what {DEBUG}=1 shows.", err=True)
+            raise typer.Exit(1) from None
 
 
 class _Record(logging.LogRecord):

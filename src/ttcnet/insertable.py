@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .errors import fail
+from .errors import fail, whole_number
 
 TTC = "ttc"
 MIXERS = ("attention", "mlp", "mamba", "mamba2", "gdn", "retnet", "mesanet", "samba")  # ttcnet.nn.mixers has them
@@ -34,7 +34,8 @@ def rhythm(every: object) -> tuple[int, int]:
     blocks, colon, each = str(every).partition(":")
     each = each if colon else "1"
     known = isinstance(every, int | str) and not isinstance(every, bool)
-    if not (known and blocks.isdecimal() and each.isdecimal() and int(blocks) >= 1 and int(each) >= 1):
+    found, count = whole_number(blocks), whole_number(each)
+    if not (known and found and count):
         rule = "must be a whole number of 1 or more, or two with a colon between"
-        fail("every", rule, repr(every), 'Pass 8, or "16:2" for 2 layers in the last of every 16.')
-    return int(blocks), int(each)
+        fail("every", rule, repr(every)[:40], 'Pass 8, or "16:2" for 2 layers in the last of every 16.')
+    return found, count

@@ -55,7 +55,7 @@ class Rows:
         found = scores.log_softmax(-1).gather(1, chosen[:, None])[:, 0]
         broken = self.active[~found.isfinite() & ~self.ended[self.active]]
         if len(broken):
-            not_finite(self.names[broken[0]])
+            not_finite(self.names[int(broken[0])])
         self.tokens[self.active, step] = chosen
         self.logprobs[self.active, step] = found
         return chosen

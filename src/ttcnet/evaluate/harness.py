@@ -23,7 +23,7 @@ from ttcnet.environment import circumstances, commit
 from ttcnet.errors import check_integer, fail, is_complaint
 from ttcnet.files import is_first_process
 from ttcnet.names import loading, reason
-from ttcnet.records import write_json, write_lines
+from ttcnet.records import read_json, write_json, write_lines
 
 from .journal import Journal
 from .lm_model import TTCNetLM
@@ -145,7 +145,7 @@ def _asking(tasks: tuple[str, ...]) -> Iterator[None]:
     except Exception as error:
         if is_complaint(error):
             raise
-        remedy = "Correct the task or its data; the log above says where it stopped."
+        remedy = "Correct the task or its data."
         fail("tasks", "must be such as lm_eval can ask of this model", f"{', '.join(tasks)}: {reason(error)}", remedy)
 
 
@@ -190,7 +190,8 @@ def _check_settings(settings: Harness, model: TTCNetLM, out: Path) -> None:
     """Those of the answers that are there, the model's weights included; kept from now on if there are none."""
     facts = Local(model.model, model.tokenizer, name=settings.model).facts()
     now = _plain(asdict(settings) | facts)
-    before = json.loads((out / SETTINGS).read_text()) if any(out.glob("answers-*.jsonl")) else now
+    remedy = "Restore it, or choose another folder."
+    before = read_json(out / SETTINGS, remedy) if any(out.glob("answers-*.jsonl")) else now
     if before != now:
         changed = {name: (before.get(name), value) for name, value in now.items() if before.get(name) != value}
         remedy = "Give the settings that it was started with, or choose another folder."

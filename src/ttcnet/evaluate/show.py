@@ -42,7 +42,7 @@ def chosen(folder: Path, kinds: tuple[str, ...], problem: int | None, horizon: i
 
 def pages(folder: Path, lines: list[dict[str, Any]]) -> list[RenderableType]:
     """One page an answer: problem, gold answer, what was read, and the whole text."""
-    problems = {each.number: each for each in problems_of(folder)}
+    problems = problems_of(folder)
     return [_page(line, problems[line["problem"]], f"{place} of {len(lines)}") for place, line in enumerate(lines, 1)]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ttcnet.errors import fail
+from ttcnet.errors import fail, whole_number
 from ttcnet.insertable import TTC as TTC
 from ttcnet.nn.mixers import KINDS
 
@@ -27,17 +27,17 @@ def interleaved(interleave: str | None, blocks: int, mixer: str, insert: str = T
     """The pattern of `blocks` blocks in which, as "8:1" says, the last of every 8 has 1 layer inserted."""
     if interleave is None:
         return [mixer] * blocks
-    every, _, count = str(interleave).partition(":")
+    every, count = (whole_number(part) for part in str(interleave).partition(":")[::2])
     remedy = "Pass blocks:layers, such as 8:1, 4:1, 16:1 or 16:2, or None for no such layer."
-    if not (every.isdecimal() and count.isdecimal() and int(every) >= 1 and int(count) >= 1):
-        fail("interleave", "must be two whole numbers of 1 or more, blocks:layers", repr(interleave), remedy)
-    if int(every) > blocks:
+    if not (every and count):
+        fail("interleave", "must be two whole numbers of 1 or more, blocks:layers", repr(interleave)[:40], remedy)
+    if every > blocks:
         remedy = f"Pass num_hidden_layers={every} or more, or interleave='{blocks}:{count}'."
         fail("interleave", f"must fit the model's {blocks} blocks", repr(interleave), remedy)
     name = insert if insert == TTC else f"+{insert}"
     pattern = []
     for block in range(1, blocks + 1):
-        pattern += [mixer, *[name] * (int(count) if block % int(every) == 0 else 0)]
+        pattern += [mixer, *[name] * (count if block % every == 0 else 0)]
     return pattern
 
 

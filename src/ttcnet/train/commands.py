@@ -46,7 +46,7 @@ def sft(
     """Fine-tune a language model, with TTC layers inserted. Killed runs continue from their last checkpoint when the
     command is given again. On several GPUs: accelerate launch -m ttcnet.cli sft ..."""
     from ttcnet.console import say, tell
-    from ttcnet.errors import complaints, fail
+    from ttcnet.errors import complaints, fail, whole_number
     from ttcnet.extras import require
     from ttcnet.names import check_model
     from ttcnet.records import is_file, rows
@@ -66,8 +66,8 @@ def sft(
         if insert == "none":
             values["adapter"] = "none"
         else:
-            number = int(every) if every is not None and every.isdecimal() else every  # as a file says it
-            changes = dict(insert=insert, every=number, heads=heads)
+            number = None if every is None else whole_number(every)  # as a file says it
+            changes = dict(insert=insert, every=every if number is None else number, heads=heads)
             given = {name: value for name, value in changes.items() if value is not None}
             before = {} if values.get("adapter", "none") == "none" else values["adapter"]
             if given and isinstance(before, dict):

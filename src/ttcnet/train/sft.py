@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from contextlib import nullcontext
@@ -27,7 +26,7 @@ from ttcnet.files import is_first_process, writing
 from ttcnet.insertable import plans
 from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.nn.horizon import parse
-from ttcnet.records import write_json
+from ttcnet.records import read_json, write_json
 
 from .examples import Examples, check_examples
 from .fine_tuner import FineTuner, Horizons, checkpoints, last_checkpoint
@@ -104,10 +103,7 @@ def _check_settings(config: FineTuning, out: Path) -> None:
     """A folder holds one run: once something was learned there, other settings are refused."""
     kept, now = out / CONTENTS, config.to_dict()
     if kept.exists() and _begun(out):
-        try:
-            before = json.loads(kept.read_text())["settings"]
-        except (ValueError, KeyError, TypeError) as error:
-            fail(str(kept), "must be what ttcnet wrote", repr(error), "Restore it, or choose another folder.")
+        before = read_json(kept, "Restore it, or choose another folder.", settings=dict)["settings"]
         changed = {name: (before.get(name), now[name]) for name in now if before.get(name) != now[name]}
         changed.pop("out", None)  # a folder may be moved
         if changed:

@@ -30,17 +30,18 @@ def make_command(
 ) -> None:
     """Make puzzles with solutions: problem, solution and answer for ttcnet sft; numbers and target for grading."""
     from ttcnet.console import say
-    from ttcnet.errors import complaints, fail
+    from ttcnet.errors import complaints, fail, whole_number
     from ttcnet.records import write_lines
 
     from .generator import Difficulty, make
     from .text import row
 
     with complaints():
-        ends = numbers.split("-")
-        if len(ends) > 2 or not all(end.isdecimal() for end in ends):
-            fail("numbers", "must be a number, or two with a dash between", repr(numbers), "Pass 4 or 3-4.")
-        difficulty = Difficulty((int(ends[0]), int(ends[-1])), largest, operations, limit)
+        ends = [whole_number(end) for end in numbers.split("-")]
+        fewest, most = ends[0], ends[-1]
+        if len(ends) > 2 or fewest is None or most is None:
+            fail("numbers", "must be a number, or two with a dash between", repr(numbers[:40]), "Pass 4 or 3-4.")
+        difficulty = Difficulty((fewest, most), largest, operations, limit)
         if out.exists():
             remedy = "Remove it, or name another file."
             fail("out", "must be a new file", f"{out}, which is there already", remedy, FileExistsError)

@@ -44,13 +44,15 @@ def is_complaint(error: BaseException) -> bool:
 def _is_of_memory(error: Exception) -> bool:
     """Whether memory has run out, as Python, or torch on a GPU or a CPU, say it."""
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return named or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+    words = ("can't allocate memory", "Storage size calculation overflowed")
+    return named or (isinstance(error, RuntimeError) and any(part in str(error) for part in words))
 
 
 def _sentence(error: Exception) -> str:
     """What the operating system says, without its number."""
     if _is_of_memory(error):
-        return f"There is not enough memory: {str(error) or 'none is left'}. Ask for less, or take a larger machine."
+        said = str(error).partition("\n")[0].rstrip(".") or "none is left"
+        return f"There is not enough memory: {said}. Ask for less, or take a larger machine."
     if not isinstance(error, OSError) or error.strerror is None or error.filename is None:
         return str(error)
     return f"{error.filename}: {error.strerror}. Pass another path."

@@ -15,7 +15,7 @@ from ttcnet.console import FAULT
 
 from . import cases, world
 
-LIMIT = 120.0  # seconds for a case, on a machine that has other things to do
+LIMIT = 300.0  # seconds for a case, on a machine that has other things to do
 ROOT = Path(__file__).parents[2]
 
 
@@ -84,5 +84,6 @@ def test_every_malformed_case_ends_with_a_sentence(made):
         kinds[name.partition(":")[0]] += 1
         if wrong:
             bad.append((number, name, news.get("harm"), wrong))
-    assert kinds.total() > 500, kinds
+    assert kinds.total() == cases.CASES
+    assert len(kinds) > 20
     assert bad == []

@@ -102,9 +102,10 @@ def _check_names(what: str, tensors: dict[str, Tensor], expected: dict[str, tupl
     if missing or extra:
         fail(what, "must have all weights and no others", f"missing {missing}, extra {extra}", remedy)
     for name, shape in expected.items():
-        if tuple(tensors[name].shape) != shape or not tensors[name].is_floating_point():
-            found = f"{str(tensors[name].dtype).removeprefix('torch.')} {tuple(tensors[name].shape)}"
-            fail(f"{what}: {name}", f"must be floating-point of shape {shape}", found, remedy)
+        if tuple(tensors[name].shape) != shape:
+            fail(f"{what}: {name}", f"must have shape {shape}", tuple(tensors[name].shape), remedy)
+        if not tensors[name].is_floating_point():
+            fail(f"{what}: {name}", "must be of floating-point numbers", tensors[name].dtype, remedy)
 
 
 def _check_base(recorded: dict[str, Any], found: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from ttcnet.console import tell
 from ttcnet.environment import circumstances, commit
 from ttcnet.errors import check_integer, fail, is_complaint
 from ttcnet.files import is_first_process
+from ttcnet.models.loading import check_files
 from ttcnet.names import loading, reason
 from ttcnet.records import read_json, write_json, write_lines
 
@@ -79,6 +80,7 @@ def evaluate(
         tell(f"Reading the tasks {', '.join(settings.tasks)} ...")
         tasks = _tasks(settings, run_code)
         tell(f"Loading {settings.model} ...")
+        check_files(settings.model)
         with loading(settings.model):
             options = dict(batch_size=batch, trust_remote_code=trust_remote_code)
             model = TTCNetLM(settings.model, settings.adapter, settings.horizon, device, **options)

@@ -117,7 +117,7 @@ def test_answers_and_problems_reach_the_terminal_in_plain(tmp_path):
     (tmp_path / "settings.json").write_text("{}")
     (tmp_path / "problems.jsonl").write_text(json.dumps({"number": 1, "text": evil, "answer": evil}))
     line = {"problem": 1, "sample": 0, "horizon": None, "new_tokens": 1, "finish": "stop", "verdict": "wrong"}
-    line |= {"answer": evil, "note": evil, "text": evil}
+    line |= {"answer": evil, "note": evil, "text": evil, "prompt_tokens": 1, "seconds": 1.0, "mean_logprob": -1.0}
     (tmp_path / "generations.0.jsonl").write_text(json.dumps(line) + "\n")
     done = run("eval", "show", str(tmp_path))
     assert done.exit_code == 0, done.output

@@ -28,7 +28,7 @@ def verdict(news):
         return f"traceback: {said[-300:]}"
     if news["code"] == 0:
         return "" if news["may_pass"] else "success"
-    if not re.search(r"(\w.*[.!?]|╯)$", said.strip()):
+    if not re.search(r"\w+ \w+ .*|╯", said.strip().rpartition("\n")[2]):
         return f"no sentence: {said[-200:]!r}"
     if re.search("[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]", said) or "\x1b]" in said:
         return f"control characters: {said[-200:]!r}"

@@ -129,6 +129,10 @@ def _tasks(settings: Harness, run_code: bool) -> list[Any]:
         except OSError as error:
             remedy = "Check the network, or name tasks whose data are here."
             fail("tasks", "must have data that can be read", f"{name}: {' '.join(str(error).split())}", remedy)
+        except Exception as error:  # lm_eval takes what is in the file for a task, and raises anything
+            if is_complaint(error):
+                raise
+            fail("tasks", "must be tasks that lm_eval can load", f"{name}: {reason(error)}", "Correct the file.")
         for task in loaded["tasks"].values():
             if getattr(task, "UNSAFE_CODE", False) and not run_code:
                 _refuse(task.task_name)

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from ttcnet.tasks.math import Problem
 
 from .engine import FAILED
 
+DEPTHS, SHOWN = ("*/", "*/*/"), 20  # where evaluations are looked for, and how many are named
 REMEDY = "Restore it, or choose another folder."
 VERDICTS = ("right", "wrong", "unparsable", FAILED)
 _MAYBE = type(None)
@@ -99,7 +101,10 @@ def is_generation(line: Any) -> bool:
 def settings_of(folder: Path, **fields: type) -> dict[str, Any]:
     """Those of the evaluation, with at least these fields."""
     if not (folder / SETTINGS).is_file():
-        inner = sorted(path.parent for path in folder.rglob(SETTINGS)) if folder.is_dir() else []
+        near = (
+            path for depth in DEPTHS for path in folder.glob(f"{depth}{SETTINGS}")
+        )  # all below / would take for ever
+        inner = sorted(path.parent for path in islice(near, SHOWN)) if folder.is_dir() else []
         remedy = f"Pass one of {', '.join(map(str, inner))}." if inner else "Pass what --out named."
         fail("folder", "must hold an evaluation", str(folder), remedy, FileNotFoundError)
     return read_json(folder / SETTINGS, REMEDY, **fields)

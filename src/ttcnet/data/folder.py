@@ -26,7 +26,7 @@ from .settings import fixed
 
 COUNTS, RESULT = "counts.json", "data.jsonl"
 REMEDY = "Restore it, or choose another folder."
-FIELDS: dict[str, Any] = dict(settings=dict, files=dict, read=int, kept=int, dropped=dict, seconds=(int, float))
+FIELDS: dict[str, Any] = dict(settings=dict, read=int, kept=int, dropped=dict, seconds=(int, float))
 Content = dict[str, Any]  # problem, solution, answer, source, id
 
 
@@ -103,7 +103,8 @@ class Folder:
                 if step is None or name != step.name or done[name]["settings"] != fixed(step.settings):
                     remedy = "Give the settings that it was started with, or choose another folder."
                     fail("settings", f"must be those of the run in {path}", f"others for its stage {name}", remedy)
-                now, then = _digests(step.sources), done[name].get("files", {})
+                now, then = _digests(step.sources), done[name].get("files", {})  # which older runs do not have
+                check_fields(f"{path / COUNTS}: stages: {name}", {"files": then}, REMEDY, files=dict)
                 for file in now.keys() & then.keys():
                     if now[file] != then[file]:
                         fail("data", f"must be that of the run in {path}", f"another {file}", "Choose another folder.")

@@ -11,7 +11,7 @@ from .world import LINES, PUZZLE, placeholders
 
 SEED = int(os.environ.get("FUZZ_SEED", "19"))  # another seed takes others of the same kinds
 CASES = 600
-SPARE = ("chat_template.jinja", "generation_config.json", "README.md")  # what a model can do without
+SPARE = ("chat_template.jinja", "generation_config.json", "tokenizer_config.json")  # what a model can do without
 KEPT = ("made", "again", "asked", "tuned", "trained")
 EACH = 6  # damaged fields of a file
 ODD = [

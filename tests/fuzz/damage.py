@@ -91,7 +91,9 @@ def changed(content: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 def field_of(path: Path, random: Random) -> str:
     """Put something odd into a field of a JSON file, or of a line of a JSON Lines file; what was done."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.suffix == ".jsonl" else []
+    lines = (
+        [json.loads(line) for line in path.read_text().splitlines() if line.strip()] if path.suffix == ".jsonl" else []
+    )
     content = random.choice(lines) if lines else json.loads(path.read_text())
     where, value = random.choice(fields(content)), random.choice([*ODD, gone, "digits", "deep"])
     damaged = changed(content, where, value)

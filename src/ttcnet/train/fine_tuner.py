@@ -152,7 +152,7 @@ def _check_progress(path: Path) -> None:
         value = f"{type(error).__name__}: {error}"[:200]
         fail(str(path), "must be what Trainer wrote", value, "Delete the checkpoint.")
     for name in ("global_step", "max_steps"):
-        check_integer(f"{path}: {name}", getattr(state, name), 0, "Delete the checkpoint.")
+        check_integer(f"{path}: {name}", getattr(state, name), 1, "Delete the checkpoint.")
 
 
 def last_checkpoint(out: Path, tell: Callable[[str], None]) -> Path | None:

@@ -20,6 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ttcnet.bars import Bar
+from ttcnet.console import Commands, say
+from ttcnet.errors import whole_number
 
 from .figure import draw
 from .measure import Outcome, Point, measure
@@ -29,7 +31,7 @@ from .results import Row, line, parse, resume, stamp, write
 from .sweeps import SWEEPS, History, expand
 from .tables import update
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -84,10 +86,10 @@ def lqr(
     try:
         _measure_all(points, rows, where, repeat_for, limit, out, console)
     except KeyboardInterrupt:
-        console.print(f"Interrupted. {len(rows)} measurements are in {out}; --resume goes on from there.")
+        say(f"Interrupted. {len(rows)} measurements are in {out}; --resume goes on from there.")
         raise typer.Exit(130) from None
     show([parse(row) for row in rows], console)
-    console.print(f"Written to {out}")
+    say(f"Written to {out}")
 
 
 def _measure_all(
@@ -130,10 +132,13 @@ def _shapes(shape: list[str] | None, problems: list[int] | None, horizon: list[i
     if not shape:
         return [(count, steps) for count in problems or (64, 1024) for steps in horizon or (8, 32, 128)]
     pairs = [text.partition("x")[::2] for text in shape]
-    for pair, text in zip(pairs, shape, strict=True):
-        if not all(part.isdigit() for part in pair):
-            raise ValueError(f"shape must be problems x horizon; got {text!r}. Write it as 65536x8.")
-    return [(int(count), int(steps)) for count, steps in pairs]
+    found = []
+    for (count, steps), text in zip(pairs, shape, strict=True):
+        one, two = whole_number(count), whole_number(steps)
+        if not one or not two:
+            raise ValueError(f"shape must be problems x horizon; got {text[:40]!r}. Write it as 65536x8.")
+        found.append((one, two))
+    return found
 
 
 @app.command()
@@ -159,8 +164,8 @@ def layer(
         values = vars(point) | measure_layer(point, repeats)
         rows.append({name: str(value) for name, value in values.items()} | where)
         write(rows, out)
-        typer.echo(f"{point.interleave}, T = {point.horizon}, compiled {point.compiled}: {values['step_ms']:.1f} ms")
-    typer.echo(f"Written to {out}")
+        say(f"{point.interleave}, T = {point.horizon}, compiled {point.compiled}: {values['step_ms']:.1f} ms")
+    say(f"Written to {out}")
 
 
 @app.command()
@@ -173,7 +178,7 @@ def decode(
     out: Annotated[Path, typer.Option(help="CSV file to write, after every measurement.")] = Path("bench/decode.csv"),
 ) -> None:
     """Generating text, batch 1, bfloat16: tokens a second with and without TTC layers."""
-    typer.echo("Starting transformers ...", err=True)
+    say("Starting transformers ...", err=True)
     from .decode import SHAPES, measure_decoding
 
     if shape not in SHAPES:
@@ -186,8 +191,8 @@ def decode(
         write(rows, out)
         kind = f"T = {point.horizon}" if point.horizon else "no TTC"
         how = "compiled" if point.compiled else "eager"
-        typer.echo(f"{kind}, {how}: {found['ms_per_token']:.2f} ms a token, {100 * (found['slower'] - 1):+.1f} %")
-    typer.echo(f"Written to {out}")
+        say(f"{kind}, {how}: {found['ms_per_token']:.2f} ms a token, {100 * (found['slower'] - 1):+.1f} %")
+    say(f"Written to {out}")
 
 
 @app.command()
@@ -206,9 +211,9 @@ def tables(
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     stale = [name for page in pages for name in update(page, RESULTS, write=not check)]
     if check and stale:
-        typer.echo(f"Out of date: {', '.join(stale)}. Run: python -m benchmarks tables", err=True)
+        say(f"Out of date: {', '.join(stale)}. Run: python -m benchmarks tables", err=True)
         raise typer.Exit(1)
-    typer.echo(f"Rewritten: {', '.join(stale)}" if stale else "All tables are up to date.")
+    say(f"Rewritten: {', '.join(stale)}" if stale else "All tables are up to date.")
 
 
 @app.command()
@@ -223,9 +228,9 @@ def figure(
     try:
         draw(results, out)
     except (ValueError, ImportError) as error:
-        typer.echo(str(error), err=True)
+        say(str(error), err=True)
         raise typer.Exit(1) from None
-    typer.echo(f"Written to {out}")
+    say(f"Written to {out}")
 
 
 def show(rows: list[tuple[Point, Outcome]], console: Console) -> None:

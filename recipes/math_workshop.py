@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import typer
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ttcnet import adapter
 from ttcnet.attention import avoid_cudnn
@@ -22,6 +21,7 @@ from ttcnet.bars import Bar
 from ttcnet.environment import circumstances
 from ttcnet.errors import fail
 from ttcnet.evaluate.likelihood import answer_tokens, likelihoods
+from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.records import write_json, write_text
 from ttcnet.train.settings import FineTuning
 from ttcnet.writing import replacing
@@ -51,10 +51,10 @@ class Workshop:
         avoid_cudnn()
         self.device, self.lr, self.inserted_lr, self.epochs = torch.device(device), lr, inserted_lr, epochs
         self.name, self.most = base.name, most
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(base)
+        self.tokenizer: Any = tokenizer_of(str(base))
         if self.tokenizer.chat_template is None:
             fail("base", "must have a chat template", base, "Take an instruct model, such as SmolLM2-135M-Instruct.")
-        self.base: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        self.base: Any = causal_lm(str(base), torch.float32)
         nn.Module.to(self.base, self.device)
         self.task: Task = load(task, data, self.tokenizer)
         typer.echo(f"{task}: {self.task.train.report}")

@@ -143,8 +143,10 @@ def test_what_other_libraries_say_is_passed_on():
     said = r"got 'gpt2', which is no folder here; of the Hub: no such thing\. Check"
     with pytest.raises(ValueError, match=said), loading("gpt2"):
         raise OSError("no such\n thing.")
-    with pytest.raises(KeyError), loading("gpt2"):
-        raise KeyError
+    with pytest.raises(ValueError, match=r"of the Hub: KeyError 'layers'\. Check"), loading("gpt2"):
+        raise KeyError("layers")
+    with pytest.raises(KeyboardInterrupt), loading("gpt2"):
+        raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(

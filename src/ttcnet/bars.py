@@ -15,7 +15,16 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from .console import plain
+
 PAUSE = 20.0  # seconds between two lines
+
+
+class Description(TextColumn):
+    """Of a task, which may hold names of others: no markup is taken from it."""
+
+    def __init__(self) -> None:
+        super().__init__("{task.description}", markup=False)
 
 
 class Bar(Progress):
@@ -28,9 +37,14 @@ class Bar(Progress):
 
     @classmethod
     def get_default_columns(cls) -> tuple[ProgressColumn, ...]:
-        return TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        return Description(), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+
+    def add_task(self, description: str, *args: Any, **options: Any) -> TaskID:
+        return super().add_task(plain(description), *args, **options)
 
     def update(self, task_id: TaskID, **changes: Any) -> None:
+        if changes.get("description") is not None:
+            changes["description"] = plain(changes["description"])
         super().update(task_id, **changes)
         self._speak()
 

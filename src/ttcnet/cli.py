@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from . import __version__
+from .console import Commands, plain_logs, say
 from .data.commands import data
 from .evaluate.analyse import app as analyse
 from .evaluate.commands import app as evaluate
@@ -15,6 +16,7 @@ from .tasks.sudoku.commands import app as sudoku
 from .train.commands import KEYS, sft
 
 app = typer.Typer(
+    cls=Commands,
     help="Planning inside language models: a layer that solves an optimal-control problem for every token.",
     no_args_is_help=True,
     add_completion=False,
@@ -30,7 +32,7 @@ app.command()(data)
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"ttcnet {__version__}")
+        say(f"ttcnet {__version__}")
         raise typer.Exit
 
 
@@ -40,7 +42,7 @@ def main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    pass
+    plain_logs()
 
 
 @app.command()
@@ -52,13 +54,13 @@ def env(json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = F
     if json:
         from json import dumps
 
-        typer.echo(dumps(sections, indent=2))
+        say(dumps(sections, indent=2))
         return
     width = max(len(name) for entries in sections.values() for name in entries)
     for section, entries in sections.items():
         typer.secho(section, bold=True)
         for name, value in entries.items():
-            typer.echo(f"  {name:<{width}}  {value}")
+            say(f"  {name:<{width}}  {value}")
 
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -72,7 +74,7 @@ def bench(context: typer.Context) -> None:
     places = [Path(__file__).resolve().parents[2], Path.cwd(), *Path.cwd().parents]
     checkout = next((place for place in places if (place / "benchmarks" / "providers.py").is_file()), None)
     if checkout is None:
-        typer.echo(
+        say(
             "The benchmarks are not part of the installed package: they live in the repository. "
             "Clone it, and run this command inside it.",
             err=True,

@@ -52,13 +52,20 @@ def is_first_process() -> bool:
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What `save` was given. A file that is damaged, or none of ours, is an error."""
     with _reading(path) as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["facts"])  # noqa: SIM118
+        return {name: file.get_tensor(name) for name in file.keys()}, _facts(file)  # noqa: SIM118
 
 
 def facts(path: Path) -> dict[str, Any]:
     """The facts alone."""
     with _reading(path) as file:
-        return json.loads(file.metadata()["facts"])
+        return _facts(file)
+
+
+def _facts(file: Any) -> dict[str, Any]:
+    found = json.loads(file.metadata()["facts"])
+    if not isinstance(found, dict):
+        raise TypeError("its facts are no object")
+    return found
 
 
 @contextmanager
@@ -66,7 +73,7 @@ def _reading(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, "pt") as file:
             yield file
-    except (SafetensorError, json.JSONDecodeError, KeyError, TypeError) as error:
+    except (SafetensorError, ValueError, RecursionError, KeyError, TypeError) as error:
         rule = "must be a whole safetensors file that ttcnet wrote"
         fail(str(path), rule, f"{type(error).__name__}: {error}", "Fetch or save it again.")
 

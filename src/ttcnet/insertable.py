@@ -8,7 +8,7 @@ from collections.abc import Container
 from typing import Any
 
 from .bounds import TOGETHER
-from .errors import fail
+from .errors import fail, whole_number
 
 TTC = "ttc"
 CONTEXTS = ("token", "head")  # what a TTC layer writes its problems from; ttcnet.nn.context has them
@@ -60,9 +60,10 @@ def rhythm(every: object) -> tuple[int, int]:
     blocks, colon, each = str(every).partition(":")
     each = each if colon else "1"
     known = isinstance(every, int | str) and not isinstance(every, bool)
-    if not (known and blocks.isdecimal() and each.isdecimal() and int(blocks) >= 1 and int(each) >= 1):
+    found, count = whole_number(blocks), whole_number(each)
+    if not (known and found and count):
         rule = "must be a whole number of 1 or more, or two with a colon between"
-        fail("every", rule, repr(every), 'Pass 8, or "16:2" for 2 layers in the last of every 16.')
-    if int(each) > TOGETHER:
+        fail("every", rule, repr(every)[:40], 'Pass 8, or "16:2" for 2 layers in the last of every 16.')
+    if count > TOGETHER:
         fail("every", f"must insert {TOGETHER} layers or fewer in one place", repr(every), 'Pass "16:2", say.')
-    return int(blocks), int(each)
+    return found, count

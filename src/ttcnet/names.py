@@ -11,9 +11,11 @@ from pathlib import Path
 from .errors import fail, is_complaint
 
 ADAPTER, PEFT = "ttc_adapter.safetensors", "adapter_config.json"  # what the folder of an adapter holds
+WEIGHTS = "adapter_model.safetensors"  # and beside the latter
 TOKENIZERS = ("token*", "vocab*", "*.model", "tekken.json")  # one of these is in the folder of every tokenizer
 RULE = "must be a folder with a model and its tokenizer, or a name of the Hub"
 REMEDY = "Check the name and the files."
+LONGEST = 1000  # characters of what another library says that are passed on
 
 
 def is_path(name: str) -> bool:
@@ -31,6 +33,9 @@ def check_model(model: str, adapter: str | os.PathLike[str] | None = None) -> No
         if (Path(adapter) / "config.json").is_file():
             value, remedy = f"{value}, a whole model", "Pass it as --model, and no --adapter."
         fail("adapter", f"must be a folder with {ADAPTER} or {PEFT}", value, remedy, FileNotFoundError)
+    if adapter is not None and (Path(adapter) / PEFT).is_file() and not (Path(adapter) / WEIGHTS).is_file():
+        remedy = "Fetch or save them again, as safetensors."  # PEFT would look for them on the Hub
+        fail("adapter", f"must have {WEIGHTS} beside {PEFT}", repr(str(adapter)), remedy, FileNotFoundError)
 
 
 def _check_folder(model: str) -> None:
@@ -55,14 +60,24 @@ def _check_tokenizer(model: str) -> None:
 
 @contextmanager
 def loading(model: str) -> Iterator[None]:
-    """While other libraries load it: what they say is wrong, as a complaint of ours."""
-    from safetensors import SafetensorError
-
+    """While other libraries load it: what they say is wrong, as a complaint of ours. They expect files that they have
+    written themselves, and others may make them raise anything."""
     _check_folder(model)
     try:
         yield
-    except (OSError, ValueError, SafetensorError) as error:
+    except Exception as error:
         if is_complaint(error):
             raise
+        if "trust_remote_code" in str(error):
+            rule = "must bring no code of its own, unless you say that it may run here"
+            fail("model", rule, repr(model), "Read its code; if you trust it, pass --trust-remote-code.")
         place = "" if os.path.isdir(model) else ", which is no folder here; of the Hub"
-        fail("model", RULE, f"{model!r}{place}: {' '.join(str(error).split()).rstrip('.')}", REMEDY)
+        fail("model", RULE, f"{model!r}{place}: {reason(error)}", REMEDY)
+
+
+def reason(error: Exception) -> str:
+    """What another library says, in one line."""
+    text = " ".join(str(error).split()).rstrip(".")
+    plain = isinstance(error, OSError | ValueError) and text
+    text = text if plain else f"{type(error).__name__} {text}".strip()
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."

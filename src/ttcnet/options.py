@@ -7,8 +7,12 @@ from typing import Annotated
 
 import typer
 
-from .errors import fail
+from .errors import fail, whole_number
 
+Trust = Annotated[
+    bool,
+    typer.Option("--trust-remote-code", help="Run code that comes with the model or tokenizer, here. Read it first."),
+]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, or auto: a GPU if there is one.")]
 
 
@@ -21,16 +25,19 @@ def usable(device: str | None) -> str:
         return "cuda" if torch.cuda.is_available() else "cpu"
     count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     kind, _, index = device.partition(":")
-    if not (index or "0").isdecimal() or int(index or 0) >= count.get(kind, 0):
-        fail("device", "must be one that torch sees", repr(device), "Pass cpu, or run `ttcnet env` for the reason.")
+    number = whole_number(index or "0")
+    if number is None or number >= count.get(kind, 0):
+        fail(
+            "device", "must be one that torch sees", repr(device[:40]), "Pass cpu, or run `ttcnet env` for the reason."
+        )
     return device
 
 
 def numbers(name: str, texts: Sequence[str] | None) -> tuple[int, ...]:
     """Of an option that was given as 1,2,4 or several times, each once; none if it was not given."""
     parts = ",".join(texts).split(",") if texts else []
-    if not all(part.strip().isdecimal() for part in parts):
-        fail(
-            name, "must be a number, or several with commas", repr(",".join(texts or ())), f"Pass --{name} 1,2,4, say."
-        )
-    return tuple(dict.fromkeys(int(part) for part in parts))
+    found = [number for part in parts if (number := whole_number(part.strip())) is not None]
+    if len(found) < len(parts):
+        value, remedy = repr(",".join(texts or ())[:40]), f"Pass --{name} 1,2,4, say."
+        fail(name, "must be a number, or several with commas", value, remedy)
+    return tuple(dict.fromkeys(found))

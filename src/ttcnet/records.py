@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import math
 import os
 import shlex
 import sys
@@ -92,11 +93,35 @@ def _lines(path: Path) -> Iterator[Row]:
 def _object(line: str, place: str) -> dict[str, Any]:
     try:
         content = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         fail("data", "must have one JSON object a line", f"{place}: {error}", "Correct the line.")
     if not isinstance(content, dict):
         fail("data", "must have one JSON object a line", f"{place}: {line[:40]!r}", "Correct the line.")
     return content
+
+
+def read_json(path: Path, remedy: str, **fields: type | tuple[type, ...]) -> dict[str, Any]:
+    """The object that we have written to a file, with at least these fields, each of its type. A file that somebody
+    else has changed, or that is not whole, is an error."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        fail(str(path), "must be whole JSON", error, remedy)
+    check_fields(str(path), content, remedy, **fields)
+    return content
+
+
+def check_fields(place: str, content: Any, remedy: str, **fields: type | tuple[type, ...]) -> None:
+    """Fail if something that was read is no object with at least these fields, each of its type, numbers finite."""
+    if not isinstance(content, dict):
+        fail(place, "must be an object of JSON", repr(content)[:40], remedy)
+    for name, kind in fields.items():
+        value = content.get(name)
+        odd = isinstance(value, bool) and kind is not bool  # which Python takes for a number
+        odd = odd or (isinstance(value, float) and not math.isfinite(value))
+        if name not in content or not isinstance(value, kind) or odd:
+            shown = repr(value)[:40] if name in content else "none"
+            fail(f"{place}: {name}", "must be as ttcnet wrote it", shown, remedy)
 
 
 def is_unicode(text: str) -> bool:
@@ -147,8 +172,17 @@ def command(program: str = "ttcnet") -> str:
 def cut_log(log: Path, step: int) -> None:
     """Drop what a killed run wrote after its last checkpoint, at `step`, and a line that it left half-written."""
     if log.exists():
-        whole = [line for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        write_text(log, "".join(line for line in whole if json.loads(line)["step"] <= step))
+        remedy = "Correct the line; or move the file away, and the run goes on with a new one."
+        kept = []
+        for number, line in enumerate(log.read_bytes().splitlines(keepends=True), 1):
+            if line.endswith(b"\n"):
+                content, place = None, f"{log} line {number}"
+                with suppress(ValueError, RecursionError):
+                    content = json.loads(line)
+                check_fields(place, content, remedy, step=int)
+                if content is not None and content["step"] <= step:
+                    kept.append(line)
+        write_bytes(log, b"".join(kept))
 
 
 def write_json(path: Path, content: Any) -> None:

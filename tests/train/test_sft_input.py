@@ -45,7 +45,7 @@ def test_complaints_before_anything_is_learned(make, tmp_path):
     (tmp_path / "run").rename(tmp_path / "moved")
     sft.fine_tune(make("moved", steps=2), model(), tokenizer())
     (tmp_path / "moved" / "settings.json").write_text("{")
-    assert "settings.json must be what ttcnet wrote" in complaint(out=str(tmp_path / "moved"))
+    assert "settings.json must be whole JSON" in complaint(out=str(tmp_path / "moved"))
 
 
 def test_a_run_of_before_there_was_a_choice_of_context(make, tmp_path):

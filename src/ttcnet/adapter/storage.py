@@ -73,7 +73,9 @@ def load(base_model: Model, folder: str | os.PathLike[str], *, any_base: bool = 
     if not path.is_file():
         fail("folder", f"must hold {FILE}", str(folder), "Pass a folder that ttcnet.adapter.save has written to.")
     tensors, facts = files.load(path)
-    if not {"adapter", "base", "digest"} <= set(facts) or files.digest(tensors) != facts["digest"]:
+    kinds = (("adapter", dict), ("base", dict), ("digest", str))
+    whole = all(isinstance(facts.get(name), kind) for name, kind in kinds)
+    if not whole or files.digest(tensors) != facts["digest"]:
         fail(str(path), "must hold what was saved", "other contents", "The file is damaged: fetch or save it again.")
     config = TTCAdapterConfig.from_dict(facts["adapter"], str(path))
     family = check(base_model, config)
@@ -134,6 +136,8 @@ def _check_names(what: str, tensors: dict[str, Tensor], expected: dict[str, tupl
     for name, shape in expected.items():
         if tuple(tensors[name].shape) != shape:
             fail(f"{what}: {name}", f"must have shape {shape}", tuple(tensors[name].shape), remedy)
+        if not tensors[name].is_floating_point():
+            fail(f"{what}: {name}", "must be of floating-point numbers", tensors[name].dtype, remedy)
 
 
 def _check_base(recorded: dict[str, Any], found: dict[str, Any]) -> None:
@@ -141,6 +145,8 @@ def _check_base(recorded: dict[str, Any], found: dict[str, Any]) -> None:
         other: Any = found.get(field)
         if field in ("name", "revision") and not (value and other):
             continue  # one of the two does not know
+        if field in ("name", "revision") and not isinstance(value, str):
+            fail(f"the adapter's {field} of its base", "must be text", repr(value)[:40], "Save it again.")
         if field == "name" and not ("/" in value and "/" in other):  # a folder knows no owner
             value, other = value.rpartition("/")[2], other.rpartition("/")[2]
         if other != value:

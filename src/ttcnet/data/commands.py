@@ -14,7 +14,7 @@ def data(
 ) -> None:
     """Make training data: fetch, bring into one form, drop copies and test problems, verify answers, sample. Killed
     runs go on where they stopped when the command is given again."""
-    from ttcnet.console import tell
+    from ttcnet.console import say, tell
     from ttcnet.errors import complaints
 
     from .settings import settings as made
@@ -25,4 +25,4 @@ def data(
         from .run import run
 
         result = run(config)
-    typer.echo(f"Done. The data is in {result}; counts.json beside it has the numbers.")
+    say(f"Done. The data is in {result}; counts.json beside it has the numbers.")

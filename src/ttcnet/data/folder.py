@@ -19,12 +19,14 @@ from typing import IO, Any, NamedTuple
 from rich.progress import Progress
 
 from ttcnet.errors import fail
-from ttcnet.records import rows, write_json
+from ttcnet.records import check_fields, read_json, rows, write_json
 from ttcnet.writing import replacing
 
 from .settings import fixed
 
 COUNTS, RESULT = "counts.json", "data.jsonl"
+REMEDY = "Restore it, or choose another folder."
+FIELDS: dict[str, Any] = dict(settings=dict, read=int, kept=int, dropped=dict, seconds=(int, float))
 Content = dict[str, Any]  # problem, solution, answer, source, id
 
 
@@ -95,12 +97,14 @@ class Folder:
         self.path = path
         self.counts: Content = facts | {"stages": {}}
         if (path / COUNTS).exists():
-            self.counts["stages"] = done = json.loads((path / COUNTS).read_text())["stages"]
+            self.counts["stages"] = done = read_json(path / COUNTS, REMEDY, stages=dict)["stages"]
             for name, step in zip_longest(done, steps[: len(done)]):
+                check_fields(f"{path / COUNTS}: stages: {name}", done[name], REMEDY, **FIELDS)
                 if step is None or name != step.name or done[name]["settings"] != fixed(step.settings):
                     remedy = "Give the settings that it was started with, or choose another folder."
                     fail("settings", f"must be those of the run in {path}", f"others for its stage {name}", remedy)
-                now, then = _digests(step.sources), done[name].get("files", {})
+                now, then = _digests(step.sources), done[name].get("files", {})  # which older runs do not have
+                check_fields(f"{path / COUNTS}: stages: {name}", {"files": then}, REMEDY, files=dict)
                 for file in now.keys() & then.keys():
                     if now[file] != then[file]:
                         fail("data", f"must be that of the run in {path}", f"another {file}", "Choose another folder.")

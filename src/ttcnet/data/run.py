@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ttcnet.bars import Bar
+from ttcnet.bars import Bar, Description
+from ttcnet.console import foreign
 from ttcnet.environment import circumstances
 from ttcnet.locking import owned
 
@@ -42,7 +43,7 @@ def _run(settings: Settings) -> Path:
     for step in left:  # what can be known to be wrong is told before anything is done
         for source in _sources(step.settings):
             check(source)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (Description(), BarColumn(), MofNCompleteColumn())
     times = (TimeElapsedColumn(), TimeRemainingColumn())
     with Bar(*columns, *times, console=Console(stderr=True), transient=True) as progress:
         for step in left:
@@ -86,5 +87,6 @@ def table(stages: dict[str, Content]) -> Table:
     for name, counts in stages.items():
         reasons = ", ".join(f"{reason} {number:,}" for reason, number in counts["dropped"].items())
         numbers = (counts["read"], counts["kept"], counts["read"] - counts["kept"])
-        shown.add_row(name, *(f"{number:,}" for number in numbers), f"{counts['seconds']:.1f}", reasons)
+        figures = (*(f"{number:,}" for number in numbers), f"{counts['seconds']:.1f}")
+        shown.add_row(foreign(name), *figures, foreign(reasons))
     return shown

@@ -161,7 +161,7 @@ def settings(path: Path, out: str | None = None) -> Settings:
         fail("settings", "must be a file", f"{str(path)!r}, which is none", remedy, FileNotFoundError)
     try:
         values = tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         fail(str(path), "must be TOML", error, "Correct the file.")
     if out is not None:
         values["out"] = out

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ttcnet.errors import fail
+from ttcnet.errors import fail, whole_number
 from ttcnet.records import Row, is_unicode, rows
 from ttcnet.tasks.math.stated import HASHES, stated
 from ttcnet.train.examples import ANSWERS as SOLUTIONS
@@ -118,8 +118,8 @@ def _reach(content: Any, path: str) -> Any:
     if isinstance(content, dict) and path in content:
         return content[path]
     first, dot, rest = path.partition(".")
-    if isinstance(content, list) and first.isdecimal():
-        inner = content[int(first)]
+    if isinstance(content, list) and (place := whole_number(first)) is not None:
+        inner = content[place]
     elif isinstance(content, dict) and dot:
         inner = content[first]
     else:

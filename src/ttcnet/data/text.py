@@ -6,6 +6,8 @@ import re
 import unicodedata
 from hashlib import blake2b
 
+_MARKS = re.compile(r"[^\w\s\x00-\x7f]{30}")  # accents among them: no letter has so many
+_BREAK = "\u034f"  # keeps accents apart. Putting many in order takes the square of their number
 _THOUSANDS = re.compile(r"(?<=\d)(?:,|\\,|\{,\}|,\\!|\{,\\!\})(?=\d{3}(?!\d))")
 _LAYOUT = re.compile(
     r"\\[,;:!> ()\[\]]|~|\$"  # spaces of LaTeX, and where its mathematics starts and ends
@@ -22,7 +24,8 @@ _QUOTES = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "−": 
 
 def tokens(text: str) -> list[str]:
     """Words, numbers and operators, in lower case, without LaTeX's layout and without punctuation."""
-    text = unicodedata.normalize("NFKC", text).translate(_QUOTES).lower()
+    text = unicodedata.normalize("NFKC", _MARKS.sub(rf"\g<0>{_BREAK}", text)).replace(_BREAK, "")
+    text = text.translate(_QUOTES).lower()
     text = _POSSESSIVE.sub(" ", _LAYOUT.sub(" ", _THOUSANDS.sub("", text)))
     return [token for token in _TOKEN.findall(_SIZED.sub(r"\\\1", text)) if token not in _SILENT]
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ttcnet.endpoint import Endpoint, Failed, Request
 from ttcnet.errors import fail
+from ttcnet.records import check_fields
 from ttcnet.tasks.math import verdict
 from ttcnet.tasks.math.prompts import COT
 
@@ -48,6 +50,18 @@ class Tally:
         return settings.rounds if self.clear(settings) else self.asked
 
 
+def _entry(path: Path, line: bytes, is_answer: bool) -> Content:
+    """A line of the log, checked."""
+    entry, remedy = None, f"Take the line out, or remove {path} to start verification anew."
+    with suppress(ValueError, RecursionError):
+        entry = json.loads(line)
+    place = f"{path}: {line[:40].decode('utf-8', 'replace')!r}"
+    failed = isinstance(entry, dict) and "failed" in entry
+    kinds: dict[str, type] = {} if not is_answer else dict(id=str, refused=bool) if failed else dict(id=str, right=bool)
+    check_fields(place, entry, remedy, **kinds)
+    return entry or {}
+
+
 class Log:
     """The settings, then all answers so far, one a line, and what they add up to. A line cut short is cut off."""
 
@@ -60,7 +74,7 @@ class Log:
         for line in self._file:
             if not line.endswith(b"\n"):
                 break
-            entry = json.loads(line)
+            entry = _entry(path, line, whole > 0)
             if whole:
                 self._count(entry, whole)
             elif entry != self._settings:

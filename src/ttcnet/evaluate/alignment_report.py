@@ -13,7 +13,7 @@ from torch import Tensor
 from ttcnet.bars import Bar
 from ttcnet.console import tell
 from ttcnet.environment import circumstances
-from ttcnet.errors import fail
+from ttcnet.errors import fail, not_finite
 from ttcnet.extras import require
 from ttcnet.records import rows
 from ttcnet.writing import replacing
@@ -34,6 +34,7 @@ def report(
     horizon: int | None = None,
     limit: int | None = None,
     device: str | None = None,
+    trust_remote_code: bool = False,
 ) -> dict[str, Any]:
     """How similar plans are to chains of thought of the same question and of others, layer by layer and on average."""
     if limit is not None and limit < 2:
@@ -42,7 +43,8 @@ def report(
     texts = list(found)  # before a model is loaded
     console = Console(stderr=True)
     tell(f"Loading {model} ...")
-    engine = load(model, None if adapter is None else Path(adapter), device=device)
+    folder = None if adapter is None else Path(adapter)
+    engine = load(model, folder, device=device, trust_remote_code=trust_remote_code)
     net, tokenizer = engine.model, engine.tokenizer
     own = horizon_of(net)
     if own is None:
@@ -53,7 +55,7 @@ def report(
     asked = questions(texts, tokenizer, limit, getattr(net.config, "max_position_embeddings", None))
     if asked.left_out.total():
         counts = ", ".join(f"{count} {why}" for why, count in asked.left_out.items())
-        console.print(f"{len(asked.kept)} questions; rows left out: {counts}.", highlight=False)
+        tell(f"{len(asked.kept)} questions; rows left out: {counts}.")
     matrices = measure(net, asked, steps, console)
     every = {kind: torch.stack([found[kind] for found in matrices.values()]).mean(0) for kind in PLANS}
     return {
@@ -74,6 +76,9 @@ def measure(model: Any, asked: Questions, steps: int, console: Console) -> dict[
     count = len(asked.kept)
     with Bar(console=console) as progress:
         found = list(progress.track(trajectories(model, asked.kept, steps), count, description="planning"))
+        for number, each in enumerate(found, 1):
+            if not all(part.isfinite().all() for path in each.values() for part in path):
+                not_finite(f"question {number}")
         task = progress.add_task("aligning", total=count * len(found[0]))
         matrices: dict[str, dict[str, Tensor]] = {}
         for name in found[0]:

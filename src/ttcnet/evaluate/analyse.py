@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ttcnet.options import Device
+from ttcnet.options import Device, Trust
 
 app = typer.Typer(help="Look inside models.", no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -27,9 +27,10 @@ def alignment(
     limit: Annotated[int | None, typer.Option(help="The first so many questions.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Also draw a figure: PNG, PDF or SVG.")] = None,
     device: Device = "auto",
+    trust_remote_code: Trust = False,
 ) -> None:
     """Compare what TTC layers plan with the chain of thought that follows, of the same question and of others."""
-    from ttcnet.console import tell
+    from ttcnet.console import say, tell
     from ttcnet.errors import complaints
     from ttcnet.extras import require
     from ttcnet.names import check_model
@@ -45,10 +46,13 @@ def alignment(
         require("transformers", "models", "ttcnet analyse")
         from .alignment_report import draw, report, table
 
-        found = report(model, data, adapter=adapter, horizon=horizon, limit=limit, device=device)
+        found = report(
+            model, data, adapter=adapter, horizon=horizon, limit=limit, device=device,
+            trust_remote_code=trust_remote_code,
+        )  # fmt: skip
         write_json(out, found)
         if plot is not None:
             draw(found, plot)
     for line in table(found):
-        typer.echo(line)
-    typer.echo(f"Written to {out}{'' if plot is None else f' and {plot}'}.")
+        say(line)
+    say(f"Written to {out}{'' if plot is None else f' and {plot}'}.")

@@ -7,7 +7,7 @@ from collections import defaultdict
 from itertools import combinations
 from typing import Any
 
-from ttcnet.errors import fail
+from ttcnet.errors import fail, not_finite
 from ttcnet.tasks.math import Graders
 
 from .engine import FAILED
@@ -27,15 +27,18 @@ def by_problem(lines: list[Line]) -> dict[int, list[Line]]:
 def best_of(samples: list[Line]) -> Line:
     """The sample with the highest mean log-likelihood of its tokens under the model that wrote it."""
     for line in samples:
-        check_likelihood(line["mean_logprob"], line["new_tokens"])
+        where = f"problem {line['problem']}, sample {line['sample']}"
+        check_likelihood(line["mean_logprob"], line["new_tokens"], where)
     return max(samples, key=lambda line: -math.inf if line["mean_logprob"] is None else line["mean_logprob"])
 
 
-def check_likelihood(mean: float | None, tokens: int | None) -> None:
+def check_likelihood(mean: float | None, tokens: int | None, where: str) -> None:
     """Of an answer that is to be chosen by it. An answer of no tokens has none, and is never chosen before another."""
     if mean is None and tokens != 0:
         remedy = "Choose by vote, or use a server that returns logprobs."
-        fail("best-of-n", "must know the likelihood of every answer", "none from the server", remedy)
+        fail("best-of-n", "must know the likelihood of every answer", f"none from the server for {where}", remedy)
+    if mean is not None and not math.isfinite(mean):
+        not_finite(where)
 
 
 class Vote:

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from ttcnet.console import show, tell
+from ttcnet.console import say, show, tell
 from ttcnet.errors import complaints, fail
 from ttcnet.locking import owned
 from ttcnet.names import check_model
-from ttcnet.options import Device, numbers, usable
+from ttcnet.options import Device, Trust, numbers, usable
 from ttcnet.records import check_folder
 
 from .likelihood_command import likelihood
@@ -62,6 +62,7 @@ def math_command(
     patience: Patience = 600,
     seed: Seed = 0,
     device: Device = "auto",
+    trust_remote_code: Trust = False,
 ) -> None:
     """Accuracy on mathematical problems, with intervals. Killed runs go on when the command is given again. On several
     GPUs: accelerate launch -m ttcnet.cli eval math ..."""
@@ -83,7 +84,7 @@ def math_command(
             from .progress import run_watched
             from .run import Plan, check
 
-            with _engine(model, adapter, server, batch, device, patience) as engine:
+            with _engine(model, adapter, server, batch, device, patience, trust=trust_remote_code) as engine:
                 plans = [
                     Plan(
                         each.name, found, horizons or ((each.horizon,) if engine.plans else (None,)),
@@ -127,6 +128,7 @@ def scaling_command(
     patience: Patience = 600,
     seed: Seed = 0,
     device: Device = "auto",
+    trust_remote_code: Trust = False,
 ) -> None:
     """Accuracy against the horizon of TTC layers; and against best of n (chosen by the model's own log-likelihood),
     self-consistency and tree of thoughts, with the tokens and seconds of each. Killed runs go on."""
@@ -150,14 +152,14 @@ def scaling_command(
                 cot, system, max_tokens, seed,
             )  # fmt: skip
             found = problems(source, limit)
-            judging = "best-of-n" in settings.methods
-            with _engine(model, adapter, server, batch, device, patience, judging) as engine:
+            wanted = dict(likelihoods="best-of-n" in settings.methods, trust=trust_remote_code)
+            with _engine(model, adapter, server, batch, device, patience, **wanted) as engine:
                 parts = stages(engine, source, found, out, settings)
                 summaries = [run_watched(part.engine, part.plan, part.folder, graders) for part in parts]
                 rows = compare(parts, settings, out, graders)
         if rows:
             show(table(rows))
-            typer.echo(f"Table and picture are in {out / 'scaling.csv'} and {out / 'scaling.png'}.")
+            say(f"Table and picture are in {out / 'scaling.csv'} and {out / 'scaling.png'}.")
         _own_up(summaries)
 
 
@@ -204,6 +206,7 @@ def _engine(
     device: str,
     patience: float,
     likelihoods: bool = False,
+    trust: bool = False,
 ) -> Iterator[Any]:
     from ttcnet.extras import require
 
@@ -221,7 +224,7 @@ def _engine(
     require("transformers", "eval", "ttcnet eval")
     from .local import load
 
-    yield load(model, adapter, batch, device)
+    yield load(model, adapter, batch, device, trust_remote_code=trust)
 
 
 def _tell(summaries: list[dict[str, Any] | None], out: Path) -> None:
@@ -230,9 +233,7 @@ def _tell(summaries: list[dict[str, Any] | None], out: Path) -> None:
     whole = [summary for summary in summaries if summary is not None]
     if whole:
         show(table(whole))
-        typer.echo(
-            f"All answers are in {out}; page through them with: ttcnet eval show {out / whole[0]['settings']['name']}"
-        )
+        say(f"All answers are in {out}; page through them with: ttcnet eval show {out / whole[0]['settings']['name']}")
     _own_up(summaries)
 
 
@@ -242,7 +243,7 @@ def _own_up(summaries: list[dict[str, Any] | None]) -> None:
     failed = sum(row["failed"] for row in rows)
     if failed:
         reason = max((tuple(each) for row in rows for each in row["failures"]), key=lambda each: each[1])[0]
-        typer.echo(
+        say(
             f"{failed} samples failed and are left out of the figures; most often for: {reason}. Give the command "
             "again to retry.",
             err=True,

@@ -3,7 +3,7 @@ rows are beside it, and rows that have ended make room for the rest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
-from ttcnet.errors import fail
+from ttcnet.errors import not_finite
 
 ROOM = 0.5  # share of rows that have to end before the others go on without them
 TAIL = 16  # tokens in which the end of a stop text is looked for
@@ -29,8 +29,10 @@ class Decoded:
 class Rows:
     """What is known of the rows of a batch while they grow. All of them stay here; `active` are those still growing."""
 
-    def __init__(self, seeds: list[int], limit: int, temperature: float, device: torch.device) -> None:
-        self.limit, self.temperature = limit, temperature
+    def __init__(
+        self, seeds: list[int], limit: int, temperature: float, device: torch.device, names: Sequence[str]
+    ) -> None:
+        self.limit, self.temperature, self.names = limit, temperature, names
         self.active = torch.arange(len(seeds), device=device)
         self.length = torch.full((len(seeds),), limit, device=device)  # new tokens, as far as known
         self.ended = torch.zeros(len(seeds), dtype=torch.bool, device=device)
@@ -49,8 +51,13 @@ class Rows:
             mass = (scores / self.temperature).double().softmax(-1).cumsum(-1)
             point = self.noise[self.active, step].double() * mass[:, -1]
             chosen = torch.searchsorted(mass, point[:, None], right=True)[:, 0]
+            chosen = chosen.clamp_max(scores.shape[-1] - 1)  # of NaN
+        found = scores.log_softmax(-1).gather(1, chosen[:, None])[:, 0]
+        broken = self.active[~found.isfinite() & ~self.ended[self.active]]
+        if len(broken):
+            not_finite(self.names[int(broken[0])])
         self.tokens[self.active, step] = chosen
-        self.logprobs[self.active, step] = scores.log_softmax(-1).gather(1, chosen[:, None])[:, 0]
+        self.logprobs[self.active, step] = found
         return chosen
 
     def result(self) -> list[Decoded]:
@@ -104,19 +111,17 @@ def decode(
     pad: int,
     stopped: Callable[[Tensor], Tensor] | None = None,
     watch: Callable[[float], None] = lambda _: None,
+    names: Sequence[str] | None = None,
 ) -> list[Decoded]:
     """Up to `limit` new tokens for every prompt, greedily at temperature 0. `stopped` says of the last tokens of all
-    rows, (rows, at most TAIL), which of them end there."""
+    rows, (rows, at most TAIL), which of them end there; messages call rows by their `names`."""
+    names = names or [f"prompt {number}" for number in range(1, len(prompts) + 1)]
     own, model.generation_config = model.generation_config, GenerationConfig(pad_token_id=pad)  # no penalties
     try:
-        rows = _grow(model, prompts, Rows(seeds, limit, temperature, model.device), ends, pad, stopped, watch)
+        rows = Rows(seeds, limit, temperature, model.device, names)
+        return _grow(model, prompts, rows, ends, pad, stopped, watch).result()
     finally:
         model.generation_config = own
-    if not rows.logprobs.isfinite().all():
-        fail(
-            "model", "must give finite scores", "NaN or infinity", "Its weights are damaged, or overflow in this dtype."
-        )
-    return rows.result()
 
 
 def _grow(

@@ -12,11 +12,13 @@ CUT = "length"  # of what ran out of tokens
 
 @dataclass(frozen=True)
 class Ask:
-    """A conversation to go on with, from `prefix` on if the answer has begun. Sampling depends on the seed alone."""
+    """A conversation to go on with, from `prefix` on if the answer has begun. Sampling depends on the seed alone.
+    Messages call it by its name."""
 
     messages: list[dict[str, str]]
     seed: int
     prefix: str = ""
+    name: str = "a question"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 import yaml
 from lm_eval import evaluator, simple_evaluate
 from lm_eval.tasks import TaskManager
@@ -19,11 +20,12 @@ from lm_eval.utils import handle_non_serializable, make_table
 
 from ttcnet.console import tell
 from ttcnet.environment import circumstances, commit
-from ttcnet.errors import check_integer, fail
+from ttcnet.errors import check_integer, fail, is_complaint
 from ttcnet.files import is_first_process
 from ttcnet.locking import owned
-from ttcnet.names import loading
-from ttcnet.records import write_json, write_lines
+from ttcnet.models.loading import check_files
+from ttcnet.names import loading, reason
+from ttcnet.records import read_json, write_json, write_lines
 
 from .journal import Journal
 from .lm_model import TTCNetLM
@@ -53,12 +55,21 @@ class Harness:
     amc: str | None = None
 
 
-def evaluate(settings: Harness, out: Path, *, batch: int = 8, device: str | None = None, run_code: bool = False) -> str:
+def evaluate(
+    settings: Harness,
+    out: Path,
+    *,
+    batch: int = 8,
+    device: str | None = None,
+    run_code: bool = False,
+    trust_remote_code: bool = False,
+) -> str:
     """Run to the end, going on with the answers that `out` has already. Writes results.json, lm_eval.json (what lm_eval
     reports) and samples-TASK.jsonl (what the model wrote, where it had to write); returns a table.
 
     Args:
         run_code: run programs that the model writes, on this machine.
+        trust_remote_code: run code that comes with the model.
     """
     given = {"limit": settings.limit, "max_tokens": settings.max_tokens, "batch": batch, "shots": settings.shots}
     for field, value in given.items():
@@ -70,24 +81,27 @@ def evaluate(settings: Harness, out: Path, *, batch: int = 8, device: str | None
         tell(f"Reading the tasks {', '.join(settings.tasks)} ...")
         tasks = _tasks(settings, run_code)
         tell(f"Loading {settings.model} ...")
+        check_files(settings.model)
         with loading(settings.model):
-            model = TTCNetLM(settings.model, settings.adapter, settings.horizon, device, batch_size=batch)
+            options = dict(batch_size=batch, trust_remote_code=trust_remote_code)
+            model = TTCNetLM(settings.model, settings.adapter, settings.horizon, device, **options)
         if settings.chat and model.tokenizer.chat_template is None:
             fail("model", "must have a chat template for --chat", settings.model, "Leave out --chat.")
         _check_settings(settings, model, out)
         journal = Journal(out, model.rank)
         model.keep(journal)
-        results = simple_evaluate(
-            model=model,
-            tasks=tasks,
-            task_manager=TaskManager(include_defaults=False),
-            num_fewshot=settings.shots,
-            limit=settings.limit,
-            apply_chat_template=settings.chat,
-            gen_kwargs=None if settings.max_tokens is None else {"max_gen_toks": settings.max_tokens},
-            torch_random_seed=SEED + journal.found,  # samples that follow others are not drawn like them
-            confirm_run_unsafe_code=run_code,
-        )
+        with _asking(settings.tasks):
+            results = simple_evaluate(
+                model=model,
+                tasks=tasks,
+                task_manager=TaskManager(include_defaults=False),
+                num_fewshot=settings.shots,
+                limit=settings.limit,
+                apply_chat_template=settings.chat,
+                gen_kwargs=None if settings.max_tokens is None else {"max_gen_toks": settings.max_tokens},
+                torch_random_seed=SEED + journal.found,  # samples that follow others are not drawn like them
+                confirm_run_unsafe_code=run_code,
+            )
         if results is None:
             return ""  # the first process has them
         _write(results, settings, model, out)
@@ -116,12 +130,30 @@ def _tasks(settings: Harness, run_code: bool) -> list[Any]:
         except OSError as error:
             remedy = "Check the network, or name tasks whose data are here."
             fail("tasks", "must have data that can be read", f"{name}: {' '.join(str(error).split())}", remedy)
+        except Exception as error:  # lm_eval takes what is in the file for a task, and raises anything
+            if is_complaint(error):
+                raise
+            fail("tasks", "must be tasks that lm_eval can load", f"{name}: {reason(error)}", "Correct the file.")
         for task in loaded["tasks"].values():
             if getattr(task, "UNSAFE_CODE", False) and not run_code:
                 _refuse(task.task_name)
         groups = loaded["groups"]
         found += [groups[name]] if name in groups else loaded["tasks"].values()
     return found
+
+
+@contextmanager
+def _asking(tasks: tuple[str, ...]) -> Iterator[None]:
+    """While lm_eval takes tasks and their data as it finds them: what it raises, as a complaint of ours."""
+    try:
+        yield
+    except (OSError, MemoryError, torch.OutOfMemoryError):
+        raise  # nothing of the tasks'
+    except Exception as error:
+        if is_complaint(error):
+            raise
+        remedy = "Correct the task or its data."
+        fail("tasks", "must be such as lm_eval can ask of this model", f"{', '.join(tasks)}: {reason(error)}", remedy)
 
 
 def _refuse(task: str) -> NoReturn:
@@ -165,7 +197,8 @@ def _check_settings(settings: Harness, model: TTCNetLM, out: Path) -> None:
     """Those of the answers that are there, the model's weights included; kept from now on if there are none."""
     facts = Local(model.model, model.tokenizer, name=settings.model).facts()
     now = _plain(asdict(settings) | facts)
-    before = json.loads((out / SETTINGS).read_text()) if any(out.glob("answers-*.jsonl")) else now
+    remedy = "Restore it, or choose another folder."
+    before = read_json(out / SETTINGS, remedy) if any(out.glob("answers-*.jsonl")) else now
     if before != now:
         changed = {name: (before.get(name), value) for name, value in now.items() if before.get(name) != value}
         remedy = "Give the settings that it was started with, or choose another folder."

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict, deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from lm_eval.api.model import hash_args
+
+
+def _is_answer(content: Any) -> bool:
+    """Whether a line holds a key, and a text, a likelihood, or a likelihood and whether it is the greedy answer."""
+    if not isinstance(content, list) or len(content) != 2 or not isinstance(content[0], str):
+        return False
+    answer = content[1]
+    if isinstance(answer, list):
+        return len(answer) == 2 and _is_number(answer[0]) and isinstance(answer[1], bool)
+    return isinstance(answer, str) or _is_number(answer)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
 
 
 class Journal:
@@ -22,11 +37,14 @@ class Journal:
         self.answers: dict[str, deque[Any]] = defaultdict(deque)
         self.found = 0
         for path in sorted(folder.glob("answers-*.jsonl")):
-            for line in path.read_text().splitlines():
+            for line in path.read_bytes().splitlines():
                 try:
-                    key, answer = json.loads(line)
-                except ValueError:
+                    content = json.loads(line)
+                except (ValueError, RecursionError):
                     continue  # the half of a line that a killed process left, or none
+                if not _is_answer(content):
+                    continue  # it will be made again
+                key, answer = content
                 self.answers[key].append(tuple(answer) if isinstance(answer, list) else answer)
                 self.found += 1
         self.path = folder / f"answers-{rank}.jsonl"

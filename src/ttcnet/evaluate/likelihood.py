@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ttcnet.errors import fail
+from ttcnet.errors import fail, not_finite
 from ttcnet.train.examples import IGNORED, Example
 
 from .means import Mean, average, ratio
@@ -86,6 +86,9 @@ def log_likelihoods(
             logits.flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="none"
         )
         sums[places] = -losses.view(len(places), -1).double().sum(1).cpu()
+        for place in places:
+            if not sums[place].isfinite():
+                not_finite(f"solution {place + 1} of {len(examples)}")
         watch(len(places))
     return sums
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ttcnet.options import Device, numbers, usable
+from ttcnet.options import Device, Trust, numbers, usable
 
 
 def likelihood(
@@ -23,6 +23,7 @@ def likelihood(
     max_length: Annotated[int | None, typer.Option(help="Leave out rows of more tokens, and count them.")] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
     device: Device = "auto",
+    trust_remote_code: Trust = False,
 ) -> None:
     """How likely a model finds given solutions: mean log-likelihood of a token and of a solution, with intervals."""
     from ttcnet.errors import complaints
@@ -33,7 +34,7 @@ def likelihood(
         from rich.console import Console
 
         from ttcnet.bars import Bar
-        from ttcnet.console import tell
+        from ttcnet.console import say, tell
         from ttcnet.extras import require
         from ttcnet.names import check_model
         from ttcnet.records import check_output, rows
@@ -51,16 +52,16 @@ def likelihood(
         from .local import load
 
         console = Console(stderr=True)
-        engine = load(model, adapter, device=device)
+        engine = load(model, adapter, device=device, trust_remote_code=trust_remote_code)
         found = prepare(source, engine.tokenizer, max_length=max_length, system=system)
         check_examples(found, engine.model, max_length)
-        console.print(found.report, highlight=False)
+        tell(found.report)
         with Bar(console=console, transient=True) as progress:
             bar = progress.add_task("solutions", total=len(found.kept) * len(steps))
             results = list(likelihoods(engine.model, found.kept, steps, watch=lambda done: progress.advance(bar, done)))
         for each in results:
             label = "" if each.horizon is None else f"horizon {each.horizon}: "
-            typer.echo(f"{label}log-likelihood of a token {each.per_token}, of a solution {each.per_solution}")
+            say(f"{label}log-likelihood of a token {each.per_token}, of a solution {each.per_solution}")
         if out is not None:
             from ttcnet.environment import circumstances
             from ttcnet.records import write_json

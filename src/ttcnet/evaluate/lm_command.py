@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ttcnet.options import Device
+from ttcnet.options import Device, Trust
 
 PAPER = "hellaswag,winogrande,arc_challenge,mmlu"
 CODE = "humaneval"
@@ -38,13 +38,14 @@ def lm(
     ] = None,
     batch: Annotated[int, typer.Option(help="Requests at a time.")] = 8,
     device: Device = "auto",
+    trust_remote_code: Trust = False,
     run_code: Annotated[
         bool, typer.Option("--run-code", help="Run programs that the model writes, here, as HumanEval needs.")
     ] = False,
 ) -> None:
     """Evaluate a language model with lm-evaluation-harness. On several GPUs: accelerate launch -m ttcnet.cli eval lm
     ..."""
-    from ttcnet.console import tell
+    from ttcnet.console import say, tell
     from ttcnet.errors import complaints
     from ttcnet.extras import require
     from ttcnet.names import check_model
@@ -60,6 +61,8 @@ def lm(
         names = tasks or (f"{PAPER},{CODE}" if run_code else PAPER)
         chosen = tuple(name.strip() for name in names.split(",") if name.strip())
         settings = Harness(model, chosen, adapter, horizon, shots, limit, max_tokens, chat, amc)
-        table = evaluate(settings, out, batch=batch, device=device, run_code=run_code)
+        table = evaluate(
+            settings, out, batch=batch, device=device, run_code=run_code, trust_remote_code=trust_remote_code
+        )
         if table:
-            typer.echo(f"{table}\nDone. The results are in {out / 'results.json'}.")
+            say(f"{table}\nDone. The results are in {out / 'results.json'}.")

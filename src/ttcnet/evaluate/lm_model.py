@@ -16,11 +16,13 @@ from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 
 from ttcnet.attention import avoid_cudnn
-from ttcnet.errors import fail
+from ttcnet.errors import fail, not_finite
 from ttcnet.options import usable
 
 from .journal import Journal
 from .models import horizon, horizon_of, with_adapter
+
+SHOWN = 60  # characters of a text that a message quotes
 
 
 @register_model("ttcnet")
@@ -52,6 +54,7 @@ class TTCNetLM(HFLM):  # type: ignore[misc, unused-ignore]
         options.setdefault("backend", "causal")  # else lm_eval wonders at kinds of models that it does not list
         super().__init__(pretrained, device=usable(device), **options)
         self.journal: Journal | None = None
+        self.model.register_forward_hook(self._check, with_kwargs=True)
         with self.planning():
             self.horizon = horizon_of(self.model)
 
@@ -60,6 +63,14 @@ class TTCNetLM(HFLM):  # type: ignore[misc, unused-ignore]
         if self.adapter is not None:
             self._model = with_adapter(self._model, self.adapter)
             self._config = self._model.config
+
+    def _check(self, _: Any, args: tuple[Any, ...], given: dict[str, Any], output: Any) -> None:
+        """That scores are numbers: lm_eval would go on with NaN, and report it, or an accuracy of it."""
+        broken = (~output.logits.amax(-1).isfinite()).any(-1).nonzero()[:, 0]
+        if len(broken):
+            ids = args[0] if args else given["input_ids"]
+            text = self.tok_decode(ids[broken[0]].tolist(), skip_special_tokens=True)
+            not_finite(f"the text that ends in {text[-SHOWN:]!r}")
 
     def planning(self) -> Any:
         """A `with` block in which the model plans as far as it was asked to."""

@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ttcnet.attention import avoid_cudnn
 from ttcnet.errors import fail
-from ttcnet.names import loading
+from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.options import usable
 from ttcnet.train.examples import prompt
 
@@ -77,7 +76,7 @@ class Local:
                 decoded = decode(
                     self.model, [prompts[number] for number in batch], [asks[number].seed for number in batch],
                     limit=max_tokens, temperature=temperature, ends=self.ends, pad=self.pad,
-                    stopped=self._stopper(stop), watch=watch,
+                    stopped=self._stopper(stop), watch=watch, names=[asks[number].name for number in batch],
                 )  # fmt: skip
             except torch.OutOfMemoryError:
                 if rows == 1:
@@ -122,17 +121,24 @@ class Local:
         return max(1, int(SHARE * _free(self.model.device) / row))
 
 
-def load(model: str, adapter_folder: Path | None = None, most: int | None = None, device: str | None = None) -> Local:
+def load(
+    model: str,
+    adapter_folder: Path | None = None,
+    most: int | None = None,
+    device: str | None = None,
+    *,
+    trust_remote_code: bool = False,
+) -> Local:
     """The model in a folder, or of that name on the Hub, with an adapter if one is given; on a GPU if there is one and
-    no other device is named, in bfloat16 there, on that of this process if there are several."""
+    no other device is named, in bfloat16 there, on that of this process if there are several. Code that comes with it
+    runs only if told so."""
     avoid_cudnn()
     place = usable(device)
     if place == "cuda":
         place = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
     dtype = torch.bfloat16 if place.startswith("cuda") else torch.float32
-    with loading(model):
-        tokenizer = AutoTokenizer.from_pretrained(model)
-        net: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
+    tokenizer = tokenizer_of(model, trust_remote_code=trust_remote_code)
+    net = causal_lm(model, dtype, trust_remote_code=trust_remote_code)
     name = model
     if adapter_folder is not None:
         net, name = with_adapter(net, adapter_folder), f"{model} + {adapter_folder}"

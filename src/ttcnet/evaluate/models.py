@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
 from torch import nn
 
 import ttcnet.adapter
@@ -14,7 +15,7 @@ from ttcnet.errors import fail
 from ttcnet.extras import require
 from ttcnet.lqr.checks import horizon as check_horizon
 from ttcnet.models.modeling import TTCNetPreTrainedModel
-from ttcnet.names import ADAPTER, PEFT
+from ttcnet.names import ADAPTER, LONGEST, PEFT, WEIGHTS, reason
 from ttcnet.nn import TTCLayer
 
 
@@ -24,8 +25,23 @@ def with_adapter(model: Any, folder: str | Path) -> Any:
     if (Path(folder) / ADAPTER).is_file() or not peft:
         ttcnet.adapter.load(model, folder)
     if peft:
-        model = require("peft", "sft", "LoRA").PeftModel.from_pretrained(model, folder).get_base_model()
+        model = _with_peft(model, Path(folder))
     return model
+
+
+def _with_peft(model: Any, folder: Path) -> Any:
+    peft = require("peft", "sft", "LoRA")
+    rule, remedy = "must hold what PEFT has written for this model", "Fetch or save it again."
+    try:
+        wrapped = peft.PeftModel.from_pretrained(model, folder)
+        expected = peft.get_peft_model_state_dict(wrapped, save_embedding_layers=False)
+        with safe_open(folder / WEIGHTS, "pt") as file:
+            missing = sorted(expected.keys() - set(file.keys()))
+    except Exception as error:  # PEFT takes what is in the files for what it has written, and raises anything
+        fail("adapter", rule, f"{str(folder)!r}: {reason(error)}", remedy)
+    if missing:  # which PEFT leaves as they start
+        fail("adapter", rule, f"{str(folder)!r}, which has no {', '.join(missing)[:LONGEST]}", remedy)
+    return wrapped.get_base_model()
 
 
 def ttc_layers(model: nn.Module) -> dict[str, TTCLayer]:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
-from ttcnet.bars import Bar
+from ttcnet.bars import Bar, Description
 from ttcnet.tasks.math import Graders
 
 from .engine import FAILED, Engine
@@ -21,7 +21,7 @@ from .summary import summarise
 def run_watched(engine: Engine, plan: Plan, folder: Path, graders: Graders) -> dict[str, Any] | None:
     """This process's share of a run, with a bar by the first one. The summary; None while other processes work."""
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    columns = (Description(), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Bar(*columns, console=Console(stderr=True), disable=rank > 0) as progress:
         task = progress.add_task(plan.name, total=len(plan.keys()[rank::world]))
         seen = Counter[str]()

@@ -46,9 +46,9 @@ class Remote:
         ]
         for group in self.endpoint.ask_in_groups(requests, TOGETHER):
             answers = [(number, _answer(reply)) for number, reply in group]
-            for _, answer in answers:
+            for number, answer in answers:
                 if self.likelihoods and answer.finish != FAILED:  # now, not when all have been asked
-                    check_likelihood(answer.mean_logprob, answer.new_tokens)
+                    check_likelihood(answer.mean_logprob, answer.new_tokens, asks[number].name)
             yield answers
 
 

@@ -51,7 +51,8 @@ class Plan:
 
     def ask(self, key: Key) -> Ask:
         problem = self.problems[key.problem - 1]
-        return Ask(conversation(problem.text, self.system), seed_of(self.seed, key.problem, key.sample))
+        name = f"problem {key.problem} of {self.name}, sample {key.sample}"
+        return Ask(conversation(problem.text, self.system), seed_of(self.seed, key.problem, key.sample), name=name)
 
     def settings(self) -> dict[str, Any]:
         content = asdict(self) | {"problems": len(self.problems), "data": digest(self.problems)}

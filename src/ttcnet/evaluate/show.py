@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.rule import Rule
-from rich.text import Text
 
+from ttcnet.console import foreign
 from ttcnet.errors import fail
 
 from .engine import CUT
@@ -42,7 +42,7 @@ def chosen(folder: Path, kinds: tuple[str, ...], problem: int | None, horizon: i
 
 def pages(folder: Path, lines: list[dict[str, Any]]) -> list[RenderableType]:
     """One page an answer: problem, gold answer, what was read, and the whole text."""
-    problems = {each.number: each for each in problems_of(folder)}
+    problems = problems_of(folder)
     return [_page(line, problems[line["problem"]], f"{place} of {len(lines)}") for place, line in enumerate(lines, 1)]
 
 
@@ -52,15 +52,13 @@ def _page(line: dict[str, Any], problem: Any, place: str) -> RenderableType:
     facts += [f"T = {line['horizon']}"] if line["horizon"] is not None else []
     facts += [f"{line['new_tokens']} tokens"] if line["new_tokens"] is not None else []
     facts += ["cut for length"] if line["finish"] == CUT else []
-    verdict = Text(
-        f"{line['verdict']}: {line['answer'] or line['note'] or 'nothing could be read'}", style=f"bold {colour}"
-    )
+    verdict = f"{line['verdict']}: {line['answer'] or line['note'] or 'nothing could be read'}"
     return Group(
-        Rule(f"{place} · {', '.join(facts)}", style=colour),
-        Panel(Text(problem.text), title="problem", title_align="left"),
-        Panel(Text(line["text"]), title="answer", title_align="left", border_style=colour),
-        Text(f"gold: {problem.answer}"),
-        verdict,
+        Rule(foreign(f"{place} · {', '.join(facts)}"), style=colour),
+        Panel(foreign(problem.text), title="problem", title_align="left"),
+        Panel(foreign(line["text"]), title="answer", title_align="left", border_style=colour),
+        foreign(f"gold: {problem.answer}"),
+        foreign(verdict, f"bold {colour}"),
     )
 
 

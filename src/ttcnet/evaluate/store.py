@@ -7,15 +7,25 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ttcnet.errors import fail
-from ttcnet.records import rows, write_json, write_lines
+from ttcnet.records import check_fields, read_json, rows, write_json, write_lines
 from ttcnet.tasks.math import Problem
 
 from .engine import FAILED
 
+DEPTHS, SHOWN = ("*/", "*/*/"), 20  # where evaluations are looked for, and how many are named
+REMEDY = "Restore it, or choose another folder."
+VERDICTS = ("right", "wrong", "unparsable", FAILED)
+_MAYBE = type(None)
+FIELDS: dict[str, tuple[type, ...]] = {  # of a line, with the types that each may have
+    "problem": (int,), "sample": (int,), "horizon": (int, _MAYBE), "text": (str,), "finish": (str,), "verdict": (str,),
+    "answer": (str, _MAYBE), "note": (str,), "new_tokens": (int, _MAYBE), "prompt_tokens": (int, _MAYBE),
+    "seconds": (float, int), "mean_logprob": (float, int, _MAYBE),
+}  # fmt: skip
 SETTINGS, PROBLEMS, SUMMARY = "settings.json", "problems.jsonl", "summary.json"
 
 
@@ -39,7 +49,7 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         kept = folder / SETTINGS
         if kept.exists():
-            _compare(json.loads(kept.read_text()), settings, folder)
+            _compare(read_json(kept, REMEDY), settings, folder)
         elif rank == 0:
             write_lines(folder / PROBLEMS, map(asdict, problems))
             write_json(kept, settings)
@@ -65,26 +75,53 @@ def generations(folder: Path) -> list[dict[str, Any]]:
         for number, text in enumerate(whole.split(b"\n") if whole else [], 1):
             try:
                 line = json.loads(text)
-                if line["finish"] != FAILED or key_of(line) not in found:
-                    found[key_of(line)] = line
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, RecursionError):
+                line = None
+            if not is_generation(line):
                 value = f"line {number}: {text[:40].decode('utf-8', 'replace')!r}"
                 remedy = "Take the line out; it will be made again."
                 fail(str(path), "must hold a generation a line", value, remedy)
+            if line["finish"] != FAILED or key_of(line) not in found:
+                found[key_of(line)] = line
     return [found[each] for each in sorted(found, key=lambda key: (key.horizon or 0, key.problem, key.sample))]
 
 
-def settings_of(folder: Path) -> dict[str, Any]:
+def is_generation(line: Any) -> bool:
+    """Whether a line holds what one must."""
+    return (
+        isinstance(line, dict)
+        and all(
+            name in line and type(line[name]) in kinds and line[name] == line[name] for name, kinds in FIELDS.items()
+        )
+        and line["verdict"] in VERDICTS
+        and line["problem"] > 0
+    )
+
+
+def settings_of(folder: Path, **fields: type) -> dict[str, Any]:
+    """Those of the evaluation, with at least these fields."""
     if not (folder / SETTINGS).is_file():
-        inner = sorted(path.parent for path in folder.rglob(SETTINGS)) if folder.is_dir() else []
+        near = (
+            path for depth in DEPTHS for path in folder.glob(f"{depth}{SETTINGS}")
+        )  # all below / would take for ever
+        inner = sorted(path.parent for path in islice(near, SHOWN)) if folder.is_dir() else []
         remedy = f"Pass one of {', '.join(map(str, inner))}." if inner else "Pass what --out named."
         fail("folder", "must hold an evaluation", str(folder), remedy, FileNotFoundError)
-    content: dict[str, Any] = json.loads((folder / SETTINGS).read_text())
-    return content
+    return read_json(folder / SETTINGS, REMEDY, **fields)
 
 
-def problems_of(folder: Path) -> list[Problem]:
-    return [Problem(**row.content) for row in rows(str(folder / PROBLEMS))]
+def problems_of(folder: Path) -> dict[int, Problem]:
+    """All problems, by their numbers, those with an answer at least."""
+    found = {}
+    for row in rows(str(folder / PROBLEMS)):
+        check_fields(row.place, row.content, REMEDY, number=int, text=str, answer=str)
+        number, text, answer = (row.content[name] for name in ("number", "text", "answer"))
+        found[number] = Problem(number, text, answer, row.content.get("puzzle"))
+    for line in generations(folder):
+        if line["problem"] not in found:
+            value = f"none for problem {line['problem']}, which has an answer"
+            fail(str(folder / PROBLEMS), "must hold all problems", value, REMEDY)
+    return found
 
 
 def _compare(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:

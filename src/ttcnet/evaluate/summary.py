@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
+from ttcnet.console import foreign
 from ttcnet.environment import circumstances
 from ttcnet.records import write_json
 
@@ -78,7 +79,7 @@ def table(summaries: list[dict[str, Any]]) -> Table:
         for row in summary["results"]:
             passed = f"pass@{settings['samples']}"
             made.add_row(
-                settings["name"] if row is summary["results"][0] else "",
+                foreign(settings["name"] if row is summary["results"][0] else ""),
                 "" if row["horizon"] is None else str(row["horizon"]),
                 percent(row, "accuracy"), percent(row, passed) if passed in row else "",
                 *(f"{row[name]:,}" for name in ("unparsable", "truncated", FAILED, "new_tokens")),

@@ -64,7 +64,7 @@ def written(source: Iterable[Row]) -> Iterator[Text]:
 
 def generated(folder: Path, steps: int | None = None) -> Iterator[Text]:
     """What a model answered in a folder of `ttcnet eval math`; of several horizons, at that of `steps`."""
-    system, asked = settings_of(folder)["system"], {problem.number: problem.text for problem in problems_of(folder)}
+    system, asked = settings_of(folder, system=str)["system"], problems_of(folder)
     lines = generations(folder)
     known = list(dict.fromkeys(line["horizon"] for line in lines))
     if len(known) > 1 and steps not in known:
@@ -72,7 +72,7 @@ def generated(folder: Path, steps: int | None = None) -> Iterator[Text]:
         fail("horizon", rule, steps, "Name one of them.")
     for line in lines:
         if len(known) == 1 or line["horizon"] == steps:
-            yield Text(put(asked[line["problem"]], system), line["text"])
+            yield Text(put(asked[line["problem"]].text, system), line["text"])
 
 
 def questions(texts: Iterable[Text], tokenizer: Any, limit: int | None = None, longest: int | None = None) -> Questions:

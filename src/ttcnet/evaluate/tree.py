@@ -19,6 +19,7 @@ A solution, as far as it goes:
 
 How likely is it that this leads to the right answer? Reply with one number, from 1 (impossible) to 10 (certain)."""
 NUMBER = re.compile(r"\d+")
+DIGITS = 4  # of a number that can be a rating
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ def _value(ask: Ask, thought: Thought) -> list[dict[str, str]]:
 def _number(text: str) -> float:
     """The rating in a text; 0 where there is none."""
     found = NUMBER.search(text)
-    return float(found[0]) if found and 1 <= int(found[0]) <= 10 else 0.0
+    return float(found[0]) if found and len(found[0]) <= DIGITS and 1 <= int(found[0]) <= 10 else 0.0
 
 
 def _answer(search: _Search) -> Answer:

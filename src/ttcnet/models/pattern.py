@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ttcnet.bounds import TOGETHER
-from ttcnet.errors import fail
+from ttcnet.errors import fail, whole_number
 from ttcnet.insertable import TTC as TTC
 from ttcnet.nn.mixers import KINDS
 
@@ -45,13 +45,13 @@ def interleaved(interleave: str | None, blocks: int, mixer: str, insert: str = T
     applied in loops count each time: of 1 block, "8:1" inserts into every eighth pass."""
     if interleave is None:
         return [mixer] * blocks
-    every, _, count = str(interleave).partition(":")
+    every, count = (whole_number(part) for part in str(interleave).partition(":")[::2])
     remedy = "Pass blocks:layers, such as 8:1, 4:1, 16:1 or 16:2, or None for no such layer."
-    if not (every.isdecimal() and count.isdecimal() and int(every) >= 1 and int(count) >= 1):
-        fail("interleave", "must be two whole numbers of 1 or more, blocks:layers", repr(interleave), remedy)
-    if int(count) > TOGETHER:
+    if not (every and count):
+        fail("interleave", "must be two whole numbers of 1 or more, blocks:layers", repr(interleave)[:40], remedy)
+    if count > TOGETHER:
         fail("interleave", f"must insert {TOGETHER} layers or fewer in one place", repr(interleave), remedy)
-    step, passes = int(every), 1
+    step, passes = every, 1
     if step > blocks:
         if step > blocks * loops or step % blocks:
             rule = f"must fit the model's {blocks} blocks" + (f", or be a multiple, up to {loops} times" * (loops > 1))
@@ -61,7 +61,7 @@ def interleaved(interleave: str | None, blocks: int, mixer: str, insert: str = T
     name = (insert if insert == TTC else f"+{insert}") + (f"@{passes}" if passes > 1 else "")
     pattern = []
     for block in range(1, blocks + 1):
-        pattern += [mixer, *[name] * (int(count) if block % step == 0 else 0)]
+        pattern += [mixer, *[name] * (count if block % step == 0 else 0)]
     return pattern
 
 

@@ -30,9 +30,25 @@ def random_states() -> dict[str, Tensor]:
 
 
 def restore_random(tensors: dict[str, Tensor]) -> None:
-    torch.set_rng_state(tensors["random/cpu"])
+    try:
+        torch.set_rng_state(tensors["random/cpu"])
+    except (KeyError, TypeError, RuntimeError) as error:
+        fail("checkpoint", "must hold the state of random numbers", repr(error)[:200], "It is damaged: start anew.")
     if torch.cuda.is_available() and "random/cuda" in tensors:
         torch.cuda.set_rng_state(tensors["random/cuda"])
+
+
+def check_shapes(tensors: dict[str, Tensor], shapes: dict[str, tuple[int, ...]]) -> None:
+    """That each tensor of a checkpoint, but for random states, is of a weight, and has its shape, or is one number, and
+    that they are numbers."""
+    for key, value in tensors.items():
+        name = key.rpartition("/")[2]
+        if key.startswith("random/"):
+            continue
+        fits = name in shapes and tuple(value.shape) in (shapes[name], *([()] if key.startswith("optimizer/") else []))
+        if not fits or value.dtype in (torch.bool, torch.complex64, torch.complex128) or not value.isfinite().all():
+            shown = f"{key}, {str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+            fail("checkpoint", "must hold numbers in the shapes of this model", shown, "It is damaged: start anew.")
 
 
 @torch.no_grad()
@@ -44,6 +60,7 @@ def restore(tensors: dict[str, Tensor], model: nn.Module, optimizer: torch.optim
         missing, extra = sorted(set(names) - saved), sorted(saved - set(names))
         remedy = "Resume with the configuration that the run was started with."
         fail("checkpoint", "must hold the weights of this model", f"missing {missing}, extra {extra}", remedy)
+    check_shapes(tensors, {name: tuple(parameter.shape) for name, parameter in names.items()})
     for name, parameter in names.items():
         parameter.copy_(tensors[f"model/{name}"])
     for key, value in tensors.items():

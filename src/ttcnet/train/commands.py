@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ttcnet.options import Trust
+
 from .settings import FineTuning
 
 EVERY, HEADS, INSERT = "8", 16, "ttc"  # TTCAdapterConfig's, which takes seconds to import
@@ -63,10 +65,11 @@ def sft(
     log_every: Annotated[int, typer.Option(help="Steps between lines of the log.")] = FineTuning.log_every,
     report_to: Annotated[str, typer.Option(help="none, tensorboard, wandb, ...")] = FineTuning.report_to,
     seed: Annotated[int, typer.Option(help="Of weights, order and horizons.")] = FineTuning.seed,
+    trust_remote_code: Trust = False,
 ) -> None:
     """Fine-tune a language model, with TTC layers inserted. Runs that were killed go on from their last checkpoint when
     the command is given again; SIGTERM makes one first. On several GPUs: accelerate launch -m ttcnet.cli sft ..."""
-    from ttcnet.console import tell
+    from ttcnet.console import say, tell
     from ttcnet.errors import complaints, fail
     from ttcnet.extras import require
     from ttcnet.names import check_model
@@ -87,20 +90,23 @@ def sft(
         from .record import RESULTS
         from .sft import fine_tune
 
-        fine_tune(config)
+        fine_tune(config, trust_remote_code=trust_remote_code)
     if is_first_process():
         kind = RESULTS[config.train]
-        typer.echo(f"Done. The {kind} is in {Path(config.out) / kind}.")
+        say(f"Done. The {kind} is in {Path(config.out) / kind}.")
 
 
 def _given(context: typer.Context) -> dict[str, Any]:
     """The options that were given, as against those that have their defaults."""
-    sources = {name: context.get_parameter_source(name) for name in context.params if name != "settings"}
+    names = [name for name in context.params if name not in ("settings", "trust_remote_code")]
+    sources = {name: context.get_parameter_source(name) for name in names}
     return {name: context.params[name] for name, source in sources.items() if source and source.name != "DEFAULT"}
 
 
 def _values(file: Path | None, options: dict[str, Any]) -> dict[str, Any]:
     """What the file says, and before it the options."""
+    from ttcnet.errors import whole_number
+
     from .settings import values_of
 
     values: dict[str, Any] = {} if file is None else values_of(file)
@@ -108,8 +114,8 @@ def _values(file: Path | None, options: dict[str, Any]) -> dict[str, Any]:
     values |= options
     if inserted.get("insert") == "none":
         return values | {"adapter": "none"}
-    if "every" in inserted and inserted["every"].isdecimal():
-        inserted["every"] = int(inserted["every"])  # as a file says it
+    if "every" in inserted and (number := whole_number(inserted["every"])) is not None:
+        inserted["every"] = number  # as a file says it
     before = {} if values.get("adapter", "none") == "none" else values["adapter"]
     if inserted and isinstance(before, dict):
         values["adapter"] = before | inserted

@@ -151,7 +151,15 @@ def _tokenized(many: list[list[dict[str, str]]], tokenizer: Any) -> list[Example
 def _template(tokenizer: Any, many: list[list[dict[str, str]]], **options: Any) -> list[list[int]]:
     if not many:
         return []
-    return [[*ids] for ids in tokenizer.apply_chat_template(many, tokenize=True, return_dict=False, **options)]
+    try:
+        found = tokenizer.apply_chat_template(many, tokenize=True, return_dict=False, **options)
+    except TemplateError:
+        raise  # it refuses a row
+    except Exception as error:  # a program of the model's, which may raise anything
+        raise TemplateError(f"{type(error).__name__}: {error}") from error
+    if not isinstance(found, list) or not all(isinstance(ids, list) and ids for ids in found):
+        raise TemplateError("it makes nothing of a conversation")
+    return found
 
 
 def _plain(messages: list[dict[str, str]], tokenizer: Any, end: bool = True) -> Example:

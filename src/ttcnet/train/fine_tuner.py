@@ -7,7 +7,6 @@ processes the weights were spread over.
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from collections.abc import Callable
@@ -18,13 +17,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerState
 from trl.trainer.sft_trainer import SFTTrainer
 
 from ttcnet import adapter
-from ttcnet.errors import fail
+from ttcnet.errors import check_integer, fail
 from ttcnet.files import facts, load, save
 from ttcnet.nn.horizon import Sampler
+from ttcnet.records import check_fields
 from ttcnet.writing import put
 
 from .schedule import UNDECAYED, set_apart, warm_up_and_cosine
@@ -148,13 +148,25 @@ def checkpoints(out: Path) -> list[Path]:
     return sorted((path for path, step in found.items() if step.isdecimal()), key=lambda path: int(found[path]))
 
 
+def _check_progress(path: Path) -> None:
+    """That Trainer can read it."""
+    try:
+        state = TrainerState.load_from_json(str(path))
+    except Exception as error:  # it takes what is there for what it has written, and raises anything
+        value = f"{type(error).__name__}: {error}"[:200]
+        fail(str(path), "must be what Trainer wrote", value, "Delete the checkpoint.")
+    for name in ("global_step", "max_steps"):
+        check_integer(f"{path}: {name}", getattr(state, name), 1, "Delete the checkpoint.")
+
+
 def last_checkpoint(out: Path, tell: Callable[[str], None]) -> Path | None:
     """The last one that is whole, and None if there are none at all. `tell` is told of those that are damaged."""
     damage: Exception | None = None
     for path in reversed(checkpoints(out)):
         try:
-            json.loads((path / PROGRESS).read_text())
-            facts(path / STATE), facts(path / RANDOM.format(0))
+            _check_progress(path / PROGRESS)
+            check_fields(str(path / STATE), facts(path / STATE), "Delete it.", groups=list, schedule=dict)
+            check_fields(str(path / RANDOM), facts(path / RANDOM.format(0)), "Delete it.", python=list, numpy=list)
             return path
         except (OSError, ValueError) as error:
             damage = error
@@ -175,10 +187,14 @@ def _random_state() -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _restore_random(tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    version, words, gauss = facts["python"]
-    random.setstate((version, tuple(words), gauss))
-    kind, *rest = facts["numpy"]
-    np.random.set_state((kind, tensors["numpy"].numpy().astype(np.uint32), *rest))
-    torch.set_rng_state(tensors["torch"])
+    try:
+        version, words, gauss = facts["python"]
+        random.setstate((version, tuple(words), gauss))
+        kind, *rest = facts["numpy"]
+        np.random.set_state((kind, tensors["numpy"].numpy().astype(np.uint32), *rest))
+        torch.set_rng_state(tensors["torch"])
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        remedy = "It is damaged: delete the checkpoint."
+        fail("checkpoint", "must hold the state of random numbers", repr(error)[:200], remedy)
     if "cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["cuda"])

@@ -4,7 +4,6 @@ it goes on. They stay on the disk: memory does not limit their number."""
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ from rich.console import Console
 from ttcnet.bars import Bar
 from ttcnet.errors import fail
 from ttcnet.files import is_first_process
-from ttcnet.records import count, rows, write_json
+from ttcnet.names import reason
+from ttcnet.records import count, read_json, rows, write_json
 from ttcnet.writing import clear, replacing
 
 from .examples import Example, Examples, prepare
@@ -77,7 +77,11 @@ def examples_of(config: FineTuning, tokenizer: Any, folder: Path, begun: bool = 
         write_json(folder / FACTS, {"counts": made, "origin": origin, "digest": digest})
     while (counts := _counts(folder, origin)) is None:
         time.sleep(1)
-    return Examples(Dataset.from_file(str(folder / DATA)), **counts)
+    try:
+        return Examples(Dataset.from_file(str(folder / DATA)), **counts)
+    except (pa.ArrowInvalid, OSError, TypeError, ValueError) as error:
+        remedy = f"Delete {folder}: examples are made again of the data."
+        fail(str(folder / DATA), "must hold the examples of the run", reason(error), remedy)
 
 
 def _counts(folder: Path, origin: dict[str, Any]) -> dict[str, int] | None:
@@ -87,7 +91,8 @@ def _counts(folder: Path, origin: dict[str, Any]) -> dict[str, int] | None:
 
 def _facts(folder: Path) -> dict[str, Any]:
     file = folder / FACTS
-    return json.loads(file.read_text()) if file.exists() else {}
+    remedy = f"Delete {folder}: examples are made again of the data."
+    return read_json(file, remedy, counts=dict, origin=dict, digest=str) if file.exists() else {}
 
 
 def _make(config: FineTuning, tokenizer: Any, path: Path) -> tuple[dict[str, int], str]:

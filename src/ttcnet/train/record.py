@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ttcnet.errors import fail
 from ttcnet.insertable import CONTEXTS
+from ttcnet.records import read_json
 
 from .fine_tuner import checkpoints
 from .settings import FineTuning
@@ -28,12 +28,9 @@ def checked(config: FineTuning, out: Path, tell: Callable[[str], None]) -> dict[
     kept, now = out / CONTENTS, _named(config.to_dict(), CONTEXTS[0])
     if not (kept.exists() and begun(out)):
         return {"settings": now}
-    try:
-        content = json.loads(kept.read_text())
-        # of before there was a choice of context: as it was then
-        before, extended = _named(content["settings"], "head"), list(content.get("extended", []))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        fail(str(kept), "must be what ttcnet wrote", repr(error), "Restore it, or choose another folder.")
+    content = read_json(kept, "Restore it, or choose another folder.", settings=dict)
+    # of before there was a choice of context: as it was then
+    before, extended = _named(content["settings"], "head"), list(content.get("extended", []))
     changed = {name: (before.get(name), now[name]) for name in now if before.get(name) != now[name]}
     changed.pop("out", None)  # a folder may be moved
     unit = "epochs" if before.get("steps") is None else "steps"

@@ -127,7 +127,7 @@ def values_of(path: Path, *above: Path) -> dict[str, Any]:
         fail("settings", "must be a file", f"{str(path)!r}, which is none", remedy, FileNotFoundError)
     try:
         values = tomllib.loads(path.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         fail(str(path), "must be TOML", error, "Correct the file.")
     other = values.pop("extends", None)
     if other is None:

@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from rich.console import Console
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import TrainerCallback
 from transformers.integrations.integration_utils import get_available_reporting_integrations
 from transformers.trainer_callback import PrinterCallback
 from trl.trainer.sft_config import SFTConfig
@@ -27,7 +26,7 @@ from ttcnet.errors import fail
 from ttcnet.files import is_first_process, writing
 from ttcnet.insertable import plans
 from ttcnet.locking import owned
-from ttcnet.names import loading
+from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.nn.horizon import parse
 from ttcnet.records import write_json
 from ttcnet.writing import put, temporary
@@ -44,7 +43,7 @@ from .stopping import Stopper
 LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
-def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None) -> Any:
+def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None, *, trust_remote_code: bool = False) -> Any:
     """Run to the end, or go on from the last checkpoint in `config.out`. The folder gets settings.json, log.jsonl,
     examples, checkpoints, and at the end adapter/ (what was inserted, if the base is as it was) or model/ (all of it).
 
@@ -52,44 +51,44 @@ def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None) -> A
         config: the run.
         model: instead of what `config.model` names.
         tokenizer: likewise.
+        trust_remote_code: run code that comes with them.
     """
     _check(config)
     stopper = Stopper()
     with stopper.listening(), owned(Path(config.out)):
-        return _fine_tune(config, model, tokenizer, stopper)
+        return _fine_tune(config, model, tokenizer, stopper, trust_remote_code)
 
 
-def _fine_tune(config: FineTuning, model: Any, tokenizer: Any, stopper: Stopper) -> Any:
-    out, console = Path(config.out), Console(stderr=True, quiet=not is_first_process(), highlight=False, soft_wrap=True)
+def _fine_tune(config: FineTuning, model: Any, tokenizer: Any, stopper: Stopper, trust_remote_code: bool) -> Any:
+    out = Path(config.out)
     options = _options(config)
     check_shared(out, options.device)
-    record = checked(config, out, console.print)
+    record = checked(config, out, tell)
     avoid_cudnn()
     if tokenizer is None:
-        with loading(config.model):
-            tokenizer = AutoTokenizer.from_pretrained(config.model)
+        tokenizer = tokenizer_of(config.model, trust_remote_code=trust_remote_code)
     examples = examples_of(config, tokenizer, out / "examples", begun=begun(out))
-    console.print(examples.report)
+    tell(examples.report)
     if model is None:
         tell(f"Loading {config.model} ...")
-        with loading(config.model), _whole():
-            model = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32)
+        with _whole():
+            model = causal_lm(config.model, torch.float32, trust_remote_code=trust_remote_code)
     check_examples(examples, model, config.max_length)
     model = _insert(model, config)
     report = Report(out)
     trainer = _trainer(model, tokenizer, config, options, examples, stopper, report)
-    last = last_checkpoint(out, console.print)
+    last = last_checkpoint(out, tell)
     if is_first_process() and record is not None:
         write_json(out / CONTENTS, record | {"examples": examples.counts} | circumstances())
     if last is not None:
-        console.print(f"Going on from {last}.")
+        tell(f"Going on from {last}.")
     own = adapter.horizon(model, model.config.horizon) if plans(model) else nullcontext()  # not that of the last step
     with report.progress, own:
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
     stopper.check(trainer.state)
     save_result(trainer.model, tokenizer, config, out)
     if examples.too_long:
-        console.print(f"Trained on {examples.report}.")
+        tell(f"Trained on {examples.report}.")
     return trainer.model
 
 

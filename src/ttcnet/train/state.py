@@ -12,6 +12,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 
 from ttcnet.errors import fail
 
+from .checkpoint import check_shapes
+
 GATHER = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
 SCATTER = StateDictOptions(full_state_dict=True, ignore_frozen_params=True, strict=False)
 
@@ -39,6 +41,8 @@ def scatter(
         missing, extra = sorted(trained - set(weights)), sorted(set(weights) - trained)
         remedy = "Resume with the settings that the run was started with, or choose another folder."
         fail(source, "must hold the weights that are trained", f"missing {missing}, extra {extra}", remedy)
+    shapes = {_name(name): tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    check_shapes(tensors, shapes)
     state: dict[str, dict[str, Tensor]] = {name: {} for name in weights}
     for key, value in tensors.items():
         if key.startswith("optimizer/"):

@@ -5,8 +5,10 @@ import socket
 import struct
 import subprocess
 import threading
+import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -104,7 +106,8 @@ def test_the_server_answers(address):
 @pytest.mark.parametrize("target", ["http://[::1/solve", f"/solve?puzzle={PUZZLE}&horizon=" + "9" * 5000, "x"])
 def test_malformed_requests_get_an_answer(address, target, capfd):
     with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20) as client:
-        client.sendall(f"GET {target} HTTP/1.0\r\n\r\n".encode())
+        host = address.removeprefix("http://")
+        client.sendall(f"GET {target} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
         answer = client.makefile("rb").read()
     assert answer.startswith((b"HTTP/1.0 400", b"HTTP/1.0 404"))
     assert b"int_max_str_digits" not in answer
@@ -126,13 +129,91 @@ def test_a_page_that_leaves_is_no_fault(model, monkeypatch, capfd):
     thread.start()
     with socket.create_connection(("127.0.0.1", server.server_port)) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # hang up at once
-        client.sendall(f"GET /solve?puzzle={PUZZLE} HTTP/1.0\r\n\r\n".encode())
+        host = f"Host: localhost:{server.server_port}"
+        client.sendall(f"GET /solve?puzzle={PUZZLE} HTTP/1.0\r\n{host}\r\n\r\n".encode())
         assert asked.wait(20)
     left.set()
     server.shutdown()
     server.server_close()
     thread.join()
     assert "Traceback" not in capfd.readouterr().err
+
+
+def ask(address, *lines):
+    """The first line of the answer to a request with these lines."""
+    with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20) as client:
+        client.sendall("\r\n".join([*lines, "", ""]).encode())
+        return client.makefile("rb").readline().decode().strip()
+
+
+def test_only_requests_for_this_machine_are_answered(address):
+    """A page of evil.example that has a browser ask here, under its own name, learns nothing."""
+    port = address.rpartition(":")[2]
+    for name in ("127.0.0.1", "localhost", "LOCALHOST", "[::1]"):
+        assert ask(address, "GET / HTTP/1.1", f"Host: {name}:{port}") == "HTTP/1.0 200 OK"
+    others = [f"evil.example:{port}", "127.0.0.1", f"127.0.0.1:{int(port) - 1}", "", f"localhost.evil.example:{port}"]
+    for host in [f"Host: {name}" for name in others] + ["X: y", f"Host: localhost:{port}\r\nHost: evil.example"]:
+        for path in ("/", f"/solve?puzzle={PUZZLE}"):
+            assert ask(address, f"GET {path} HTTP/1.1", host) == "HTTP/1.0 403 Forbidden"
+    assert " 404 " in ask(address, "GET http://evil.example/ HTTP/1.1", f"Host: localhost:{port}")
+    assert " 501 " in ask(address, "POST / HTTP/1.1", f"Host: localhost:{port}", "Content-Length: 1000000000000")
+
+
+@pytest.fixture
+def impatient(model):
+    server = serve(model, port=0, patience=0.5)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield ("127.0.0.1", server.server_port)
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.parametrize("letters", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\n"])
+def test_who_says_nothing_is_dropped(impatient, letters, capfd):
+    with socket.create_connection(impatient, timeout=20) as client:
+        client.sendall(letters)
+        begin = time.monotonic()
+        assert client.recv(100) == b""
+    assert time.monotonic() - begin < 10
+    assert capfd.readouterr().err == ""
+
+
+def test_who_says_a_letter_now_and_then_is_dropped(impatient, capfd):
+    with socket.create_connection(impatient, timeout=20) as client:
+        begin = time.monotonic()
+        with suppress(OSError):
+            for letter in b"GET / HTTP/1.1\r\nX: " + b"y" * 200:
+                client.sendall(bytes([letter]))
+                time.sleep(0.1)
+    assert time.monotonic() - begin < 10
+    assert capfd.readouterr().err == ""
+
+
+def test_what_nobody_waits_for_is_not_computed(model, monkeypatch):
+    computed, begun = [], threading.Event()
+
+    def endless(*_):
+        while True:
+            computed.append(time.monotonic())
+            begun.set()
+            time.sleep(0.01)
+            yield Move(0, 1, 1.0)
+
+    monkeypatch.setattr(ttcnet.tasks.sudoku.server, "moves", endless)
+    server = serve(model, port=0)
+    server.daemon_threads = False  # server_close waits for the answer
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    host = f"Host: localhost:{server.server_port}"
+    with socket.create_connection(("127.0.0.1", server.server_port)) as client:
+        client.sendall(f"GET /solve?puzzle={PUZZLE} HTTP/1.0\r\n{host}\r\n\r\n".encode())
+        assert begun.wait(20)
+    server.shutdown()
+    server.server_close()
+    thread.join()
+    assert computed
 
 
 def test_a_port_that_is_taken(model):

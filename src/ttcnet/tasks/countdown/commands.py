@@ -29,7 +29,8 @@ def make_command(
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
 ) -> None:
     """Make puzzles with solutions: problem, solution and answer for ttcnet sft; numbers and target for grading."""
-    from ttcnet.errors import complaints, fail
+    from ttcnet.console import say
+    from ttcnet.errors import complaints, fail, whole_number
     from ttcnet.records import check_output, write_lines
     from ttcnet.writing import is_stream
 
@@ -37,14 +38,15 @@ def make_command(
     from .text import row
 
     with complaints():
-        ends = numbers.split("-")
-        if len(ends) > 2 or not all(end.isdecimal() for end in ends):
-            fail("numbers", "must be a number, or two with a dash between", repr(numbers), "Pass 4 or 3-4.")
-        difficulty = Difficulty((int(ends[0]), int(ends[-1])), largest, operations, limit)
+        ends = [whole_number(end) for end in numbers.split("-")]
+        fewest, most = ends[0], ends[-1]
+        if len(ends) > 2 or fewest is None or most is None:
+            fail("numbers", "must be a number, or two with a dash between", repr(numbers[:40]), "Pass 4 or 3-4.")
+        difficulty = Difficulty((fewest, most), largest, operations, limit)
         if out.exists() and not is_stream(out):
             remedy = "Remove it, or name another file."
             fail("out", "must be a new file", f"{out}, which is there already", remedy, FileExistsError)
         check_output("out", out)
         puzzles = make(count, difficulty, seed=seed, split=split)
         write_lines(out, map(row, puzzles))
-    typer.echo(f"{len(puzzles):,} puzzles are in {out}.")
+    say(f"{len(puzzles):,} puzzles are in {out}.")

@@ -1,4 +1,5 @@
-"""Where a text states its answer."""
+"""Where a text states its answer. Texts are a model's, or of the web: every pattern takes time in proportion to
+their length, whatever they hold. Hence the possessive quantifiers, *+, which never try less than they found."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ import re
 
 BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 BARE = re.compile(r"\\boxed\s+(-?\w+(?:[.,/]\w+)*)")  # \boxed 9
+BRACKET = re.compile(r"\\.|[{}]", re.DOTALL)  # what is escaped does not count
 JOINED = re.compile(r"(?:[\s$,;&]|\\[()\[\]]|and|or)*")  # between boxes that hold one answer together
-HASHES = re.compile(r"^\s*####\s*(\S.*?)\s*$", re.MULTILINE)  # GSM8K's way
+HASHES = re.compile(r"^[^\S\n]*+####\s*+(\S.*)$", re.MULTILINE)  # GSM8K's way; white space may follow
 MIXED = re.compile(r"(?<![\d.,/])(\d{1,3}) (\d{1,3}) ?/ ?(\d{1,3})(?![\d/])")  # 2 1/2
-SPACED = re.compile(r"\s*([-+=])\s*")  # math-verify takes the m of "5 + m" for metres, that of "5+m" not
+SPACED = re.compile(r"(?:(?<!\s)\s++)?([-+=])\s*+")  # math-verify takes the m of "5 + m" for metres, that of "5+m" not
 THOUSANDS = re.compile(r"(?<=\d)(?:\\[,! ]|~| |\{,\})(?=\d{3}(?:\D|$))")  # 1\,000
 
 
@@ -26,33 +28,38 @@ def stated(text: str) -> str:
     text = BARE.sub(r"\\boxed{\1}", text)
     boxes = _boxes(text)
     if boxes:
-        together = [boxes[-1]]
+        together = [boxes[-1]]  # from the last one back
         for box in reversed(boxes[:-1]):
-            if not JOINED.fullmatch(text, box[1], together[0][0]):
+            if not JOINED.fullmatch(text, box[1], together[-1][0]):
                 break
-            together.insert(0, box)
-        contents = [text[text.index("{", start) + 1 : end - 1].rstrip(" .,\n") for start, end in together]
+            together.append(box)
+        inner = (text[text.index("{", start) + 1 : end - 1] for start, end in reversed(together))
+        contents = [content.rstrip(" .,\n") for content in inner]
         content = SPACED.sub(r"\1", THOUSANDS.sub("", _plain(", ".join(contents))))
         return f"\\boxed{{{content}}}"
     hashes = HASHES.findall(text)
-    return _plain(hashes[-1] if hashes else text, "$")
+    return _plain(hashes[-1].rstrip() if hashes else text, "$")
 
 
 def _boxes(text: str) -> list[tuple[int, int]]:
     """Begin and end of all boxes with something in them, outermost only; what a cut text leaves open is none."""
     found: list[tuple[int, int]] = []
-    for match in BOX.finditer(text):
-        if found and match.start() < found[-1][1]:
-            continue
-        depth, place = 1, match.end()
-        while depth and place < len(text):
-            step = text[place]
-            if step == "\\":
-                place += 1  # what is escaped does not count
-            depth += (step == "{") - (step == "}")
-            place += 1
-        if depth == 0 and text[match.end() : place - 1].strip():
-            found.append((match.start(), place))
+    for start, inside, end in sorted(_closed(text)):
+        if (not found or start >= found[-1][1]) and text[inside : end - 1].strip():
+            found.append((start, end))
+    return found
+
+
+def _closed(text: str) -> list[tuple[int, int, int]]:
+    """Begin, begin of the content, and end of all boxes that are closed, in one pass."""
+    boxes = {match.end() - 1: match.start() for match in BOX.finditer(text)}  # by the place of their bracket
+    found, open_ = list[tuple[int, int, int]](), list[int]()
+    for match in BRACKET.finditer(text):
+        place = match.start()
+        if match[0] == "{":
+            open_.append(place)
+        elif match[0] == "}" and open_ and (bracket := open_.pop()) in boxes:
+            found.append((boxes[bracket], bracket + 1, place + 1))
     return found
 
 

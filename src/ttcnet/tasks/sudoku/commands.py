@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ttcnet.console import tell
+from ttcnet.console import say, tell
 from ttcnet.errors import complaints, fail
 from ttcnet.extras import require
 from ttcnet.options import Device, numbers, usable
@@ -116,10 +116,10 @@ def train_command(
             progress.update(task, completed=done if stopped else steps)
         leave_job()
     if stopped:
-        typer.echo(f"Stopped at step {done:,} of {steps:,}. Give the command again to go on.")
+        say(f"Stopped at step {done:,} of {steps:,}. Give the command again to go on.")
     elif first:
         again = f"ttcnet sudoku eval {out / 'model'} --data FILE"
-        typer.echo(f"Trained. The model is in {out / 'model'}; evaluate it with: {again}")
+        say(f"Trained. The model is in {out / 'model'}; evaluate it with: {again}")
 
 
 @app.command("eval")
@@ -172,9 +172,9 @@ def eval_command(
                 found = evaluate(net, boards, name, steps, count)
             results.append(found.to_dict())
             scores = found.scores
-            typer.echo(f"{label}: boards {scores.boards}, cells {scores.cells}, {found.seconds:.1f} s")
+            say(f"{label}: boards {scores.boards}, cells {scores.cells}, {found.seconds:.1f} s")
             if by_givens:
-                typer.echo(scores.table())
+                say(scores.table())
         if out is not None:
             _write(out, model, {"data": data.name, "boards": len(boards), "results": results})
 
@@ -208,7 +208,7 @@ def probe_command(
             first = next(probes)
         for result in chain([first], probes):
             when = f", time {result.time + 1}" if net.config.loops > 1 else ""
-            typer.echo(f"TTC layer {result.layer + 1}{when}, step {result.step}: {100 * result.cells:.1f} % of cells")
+            say(f"TTC layer {result.layer + 1}{when}, step {result.step}: {100 * result.cells:.1f} % of cells")
             results.append(asdict(result))
         if out is not None:
             _write(out, model, {"fitted": len(learnt), "judged": len(held_out), "results": results})
@@ -230,7 +230,7 @@ def _board(folder: Path) -> Any:
     from types import SimpleNamespace
 
     if find_spec("tensorboard") is None:
-        typer.echo("Without TensorBoard, which pip install 'ttcnet[train]' brings; log.jsonl has the same.", err=True)
+        say("Without TensorBoard, which pip install 'ttcnet[train]' brings; log.jsonl has the same.", err=True)
         return nullcontext(SimpleNamespace(add_scalar=lambda *_: None))
     from torch.utils.tensorboard import SummaryWriter
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ttcnet.errors import fail
+from ttcnet.errors import fail, not_finite
 
 from .grid import board, format  # noqa: A004
 
@@ -39,7 +39,11 @@ def probabilities(
     parts = puzzles.to(model.device).split(BATCH.get(model.device.type, 1024))
     with one_thread() if len(puzzles) <= FEW else nullcontext():
         logits = [model(part, horizon=horizon, loops=loops).logits for part in parts]
-    return torch.cat(logits).float().softmax(-1)
+    found = torch.cat(logits).float()
+    broken = (~found.isfinite()).flatten(1).any(1)
+    if broken.any():
+        not_finite(f"board {int(broken.int().argmax()) + 1} of {len(puzzles)}")
+    return found.softmax(-1)
 
 
 @torch.inference_mode()

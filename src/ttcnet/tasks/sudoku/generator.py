@@ -18,6 +18,7 @@ from .data import Boards
 from .solver import loops
 
 LOWEST, HIGHEST = 22, 80
+MOST = 10**8  # puzzles at a time, 16 GB of them
 TRIES = 2000  # full boards for one puzzle
 _CHUNK = 64  # puzzles between two chances to interrupt
 
@@ -33,7 +34,7 @@ def generate(count: int, givens: int | tuple[int, int] = (25, 34), seed: int = 0
         >>> len(boards), boards.givens.tolist()
         (3, [30, 30, 30])
     """
-    count = _integer("count", count, 0, None, "Pass how many puzzles to make.")
+    count = _integer("count", count, 0, MOST, "Pass how many puzzles to make.")
     seed = _integer("seed", seed, 0, 2**63 - 1, "Pass any such number.")
     ends = givens if isinstance(givens, tuple | list) else (givens, givens)
     if len(ends) != 2:

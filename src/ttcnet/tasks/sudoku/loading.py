@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from ttcnet.console import say
 from ttcnet.errors import fail
 from ttcnet.extras import require
+from ttcnet.names import LONGEST, reason
 from ttcnet.options import usable
 
 if TYPE_CHECKING:
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 
 def load(folder: Path | None, device: str) -> TTCNetForCellClassification:
     """The model in a folder, or the shipped one."""
-    typer.echo("Loading the model ...", err=True)
+    say("Loading the model ...", err=True)
     if folder is not None:
         _check_model(folder)
     require("transformers", "models", "ttcnet sudoku")
     place = usable(device)
     import torch
-    from safetensors import SafetensorError
     from torch import nn
 
     from ttcnet.models import TTCNetForCellClassification
@@ -34,12 +33,24 @@ def load(folder: Path | None, device: str) -> TTCNetForCellClassification:
 
     if folder is None:
         return pretrained(place)
+    rule, remedy = "must hold whole weights that fit its config.json", "Train it, or fetch it, again."
     try:
-        model = TTCNetForCellClassification.from_pretrained(folder, dtype=torch.float32)
-    except (SafetensorError, RuntimeError) as error:
-        rule = "must hold whole weights that fit its config.json"
-        fail("model", rule, f"{folder}: {error}", "Train it, or fetch it, again.")
+        found: Any = TTCNetForCellClassification.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    except Exception as error:  # transformers takes the files for what it has written, and raises anything
+        fail("model", rule, f"{folder}: {reason(error)}", remedy)
+    model, report = found
+    if missing := sorted(report["missing_keys"]):  # which transformers has made up
+        fail("model", rule, f"{folder}, which has no {', '.join(missing)[:LONGEST]}", remedy)
+    if not _is_sudoku(model):
+        value = f"{folder}, whose config.json is for other boards"
+        fail("model", rule, value, "Pass the folder that `ttcnet sudoku train` named.")
     return nn.Module.to(model, place).eval()
+
+
+def _is_sudoku(model: TTCNetForCellClassification) -> bool:
+    """Whether it reads 81 cells with digits and blanks, and says 9 digits."""
+    config = model.config
+    return config.vocab_size >= 10 and config.max_position_embeddings >= 81 and config.num_labels == 9
 
 
 def _check_model(folder: Path) -> None:
@@ -49,7 +60,7 @@ def _check_model(folder: Path) -> None:
     for name in ("config.json", "model.safetensors"):
         if not (folder / name).is_file():
             fail("model", rule, f"{folder}, which has no {name}", remedy, FileNotFoundError)
-    with suppress(ValueError, KeyError, TypeError):
+    with suppress(ValueError, KeyError, TypeError, RecursionError):
         if json.loads((folder / "config.json").read_text())["architectures"] == ["TTCNetForCellClassification"]:
             return
     fail("model", rule, f"{folder}, whose config.json is of none", remedy)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ttcnet.errors import fail
+from ttcnet.errors import fail, not_finite
 from ttcnet.nn import TTCLayer
 
 from .data import Boards
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ttcnet.models import TTCNetForCellClassification
 
 STEPS = (0, 2, 4, 8)
+TOGETHER = 256  # boards in one pass of the model
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,15 @@ def planned_states(
         assert isinstance(layer, TTCLayer)
         _, solution = TTCLayer.forward(layer, inputs[0], max(*steps, 1), return_plan=True)
         states = solution.h[..., list(steps), :].transpose(-2, -3).flatten(-2)  # (boards, 81, steps, heads * n)
+        broken = ~states.isfinite().flatten(1).all(1)
+        if broken.any():
+            not_finite(f"board {first + int(broken.int().argmax()) + 1} of {len(boards)}")
         found[place[id(layer)]][-1].append(states[blank].cpu())
 
     hooks = [layer.register_forward_hook(keep) for layer in layers]
     try:
-        for part in puzzles.split(256):
+        for first in range(0, len(puzzles), TOGETHER):
+            part = puzzles[first : first + TOGETHER]
             blank = part == 0
             for parts in found:
                 parts.append([])

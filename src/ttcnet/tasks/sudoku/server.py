@@ -1,13 +1,20 @@
-"""A local page to play with a model: type a puzzle, watch it being solved, drag the horizon."""
+"""A local page to play with a model: type a puzzle, watch it being solved, drag the horizon.
+
+It answers this machine's browser alone: it listens on 127.0.0.1, and a request must name this address as its host, so
+that no other site can have a browser ask under a name of its own (DNS rebinding). Who does not say what they want in
+time is dropped, and what nobody waits for any longer is not computed.
+"""
 
 from __future__ import annotations
 
 import json
+import socket
+import sys
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Timer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
@@ -18,49 +25,123 @@ from .session import moves, plan_values
 from .solver import conflicts, verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ttcnet.models import TTCNetForCellClassification
 
 PAGE = Path(__file__).with_name("page.html")
 HORIZONS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # of the curves; all up to the last would take 5 times as long
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+NAMES = ("127.0.0.1", "localhost", "[::1]")
+PATIENCE = 10.0  # seconds for a whole request to arrive, and for an answer to be taken
 
 
-def answer(model: TTCNetForCellClassification, question: dict[str, list[str]]) -> dict[str, Any]:
-    """What /solve says: moves, the exact solver's verdict, and what plans are worth over the horizon."""
+class AbandonedError(Exception):
+    """Nobody waits for the answer."""
+
+
+def answer(
+    model: TTCNetForCellClassification, question: dict[str, list[str]], wanted: Callable[[], bool] = lambda: True
+) -> dict[str, Any]:
+    """What /solve says: moves, the exact solver's verdict, and what plans are worth over the horizon; as long as it is
+    `wanted`."""
     puzzle = parse(question.get("puzzle", [""])[0])
     text = question.get("horizon", ["4"])[0]
     if text not in map(str, range(HORIZONS[-1] + 1)):
         fail("horizon", f"must be between 0 and {HORIZONS[-1]}", repr(text[:40]), "Drag the slider.")
+    if not wanted():  # there may have been others before it
+        raise AbandonedError
     values = plan_values(model, puzzle, HORIZONS)
-    found = [] if conflicts(puzzle).any() else [vars(move) for move in moves(model, puzzle, int(text))]
+    found = []
+    for move in () if conflicts(puzzle).any() else moves(model, puzzle, int(text)):
+        if not wanted():
+            raise AbandonedError
+        found.append(vars(move))
     return {"moves": found, "warning": verdict(puzzle), "horizons": HORIZONS, "values": values.tolist()}
 
 
-def serve(model: TTCNetForCellClassification, port: int = 8765) -> ThreadingHTTPServer:
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):  # who hangs up in the middle is no fault
+            super().handle_error(*_)
+
+
+def serve(model: TTCNetForCellClassification, port: int = 8765, patience: float = PATIENCE) -> ThreadingHTTPServer:
     """A server bound to localhost, not yet running: call serve_forever()."""
     lock = Lock()  # one puzzle at a time
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = patience  # of the socket, whenever it waits
+
+        def setup(self) -> None:
+            super().setup()
+            self.deadline = Timer(patience, self._hang_up)  # a letter now and then does not help
+            self.deadline.daemon = True
+            self.deadline.start()
+
+        def parse_request(self) -> bool:
+            understood = super().parse_request()
+            self.deadline.cancel()
+            return understood
+
+        def finish(self) -> None:
+            self.deadline.cancel()
+            super().finish()
+
         def do_GET(self) -> None:
             path, _, query = self.path.partition("?")
-            if path == "/":
+            if not self._for_us():
+                names = " or ".join(f"{name}:{self._port()}" for name in NAMES)
+                self._send(HTTPStatus.FORBIDDEN, "text/plain", f"The host must be {names}.".encode())
+            elif path == "/":
                 self._send(HTTPStatus.OK, "text/html; charset=utf-8", PAGE.read_bytes())
             elif path == "/solve":
-                try:
-                    with lock:
-                        content: dict[str, Any] = answer(model, parse_qs(query))
-                    self._send(HTTPStatus.OK, "application/json", json.dumps(content).encode())
-                except ValueError as error:
-                    self._send(HTTPStatus.BAD_REQUEST, "application/json", json.dumps({"error": str(error)}).encode())
+                with suppress(AbandonedError):
+                    self._solve(query)
             else:
                 self._send(HTTPStatus.NOT_FOUND, "text/plain", b"There is only / and /solve.")
+
+        def _port(self) -> int:
+            server: Any = self.server
+            return server.server_port
+
+        def _for_us(self) -> bool:
+            """Whether the host that the request names is this machine, at this port."""
+            port = self._port()
+            known = {f"{name}:{port}" for name in NAMES} | (set(NAMES) if port == 80 else set())
+            given = self.headers.get_all("Host", [])
+            return len(given) == 1 and given[0].strip().lower() in known
+
+        def _solve(self, query: str) -> None:
+            try:
+                with lock:
+                    content: dict[str, Any] = answer(model, parse_qs(query), self._waits)
+                self._send(HTTPStatus.OK, "application/json", json.dumps(content).encode())
+            except ValueError as error:
+                self._send(HTTPStatus.BAD_REQUEST, "application/json", json.dumps({"error": str(error)}).encode())
+
+        def _waits(self) -> bool:
+            """Whether there is still somebody at the other end."""
+            self.connection.settimeout(0)
+            try:
+                return bool(self.connection.recv(1, socket.MSG_PEEK))
+            except BlockingIOError:
+                return True  # who says nothing waits
+            except OSError:
+                return False
+            finally:
+                self.connection.settimeout(patience)
+
+        def _hang_up(self) -> None:
+            with suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
 
         def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Content-Security-Policy", POLICY)
-            with suppress(ConnectionError):  # the page is no longer there
+            with suppress(ConnectionError, TimeoutError):  # the page is no longer there, or does not read
                 self.end_headers()
                 self.wfile.write(body)
 
@@ -68,7 +149,7 @@ def serve(model: TTCNetForCellClassification, port: int = 8765) -> ThreadingHTTP
             pass
 
     try:
-        return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        return _Server(("127.0.0.1", port), Handler)
     except OSError as error:
         value, remedy = f"{port}: {error.strerror}", "Pass --port with another number, or 0 for any that is free."
         fail("port", "must be free on this machine", value, remedy, OSError)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ttcnet.errors import not_finite
 from ttcnet.nn import TTCLayer
 
 from .decode import one_thread, probabilities
@@ -59,4 +60,7 @@ def plan_values(model: TTCNetForCellClassification, puzzle: Board, horizons: Seq
         tokens = x[0][blank.to(x.device)]
         costs = [layer(tokens, T, return_plan=True)[1].cost.mean().item() for T in horizons] if len(tokens) else []
         values.append([-cost for cost in costs])
-    return np.array(values)
+    found = np.array(values)
+    if not np.isfinite(found).all():
+        not_finite("the plans of this puzzle")
+    return found

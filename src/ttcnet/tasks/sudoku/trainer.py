@@ -16,6 +16,7 @@ from ttcnet.errors import fail
 from ttcnet.files import digest
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.nn.context import BASES
+from ttcnet.records import check_fields
 from ttcnet.train import checkpoint
 from ttcnet.train.schedule import UNDECAYED, warm_up_and_cosine
 
@@ -149,6 +150,8 @@ class Trainer:
 
     def load(self, path: Path) -> None:
         tensors, facts = checkpoint.load(path)
+        remedy = "It is damaged: restore it, or choose another folder."
+        check_fields(str(path), facts, remedy, config=dict, step=int)
         then, now = BEFORE | facts["config"], asdict(self.config)
         if changed := {k: (then.get(k), now.get(k)) for k in then | now if then.get(k) != now.get(k)}:
             remedy = "Resume with the configuration that the run was started with, or choose another folder."
@@ -156,8 +159,10 @@ class Trainer:
         if facts.get("boards", self._boards()) != self._boards():
             remedy = "Resume with the file that the run was started with, or choose another folder."
             fail("boards", f"must be those of the checkpoint {path}", f"{len(self.feed.puzzles):,} others", remedy)
-        checkpoint.restore(tensors, self.model, self.optimizer)
         names = [name for name, _ in self.model.named_parameters()]
+        if self.average and (missing := [name for name in names if f"average/{name}" not in tensors]):
+            fail(str(path), "must hold the average of every weight", f"none of {', '.join(missing)[:200]}", remedy)
+        checkpoint.restore(tensors, self.model, self.optimizer)
         for name, x in zip(names, self.average, strict=False):
             x.copy_(tensors[f"average/{name}"])
         self.step = facts["step"]

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ttcnet.console import say
 from ttcnet.errors import complaints
 from ttcnet.options import Device
 from ttcnet.records import check_picture
@@ -35,7 +36,7 @@ def solve(
         board = parse(puzzle)
         warning, truth = verdict(board), solutions(board, limit=2)
         if warning:
-            typer.echo(warning)
+            say(warning)
         if len(truth) == 0:
             raise typer.Exit(1)
         net = load(model, device)
@@ -55,7 +56,7 @@ def solve(
         return typer.style(text, fg="red" if wrong[cell] else "green")
 
     typer.echo(draw(filled, style=style))
-    typer.echo("Not solved: red cells are wrong." if wrong.any() else "Solved.")
+    say("Not solved: red cells are wrong." if wrong.any() else "Solved.")
     raise typer.Exit(int(wrong.any()))
 
 
@@ -96,7 +97,7 @@ def demo(
             found = demo.by_horizon(net, judged)
         console.print(demo.table(found, judged))
         demo.picture(games, found, picture)
-    console.print(f"The picture is in {picture}. Next: ttcnet sudoku play", highlight=False)
+    say(f"The picture is in {picture}. Next: ttcnet sudoku play")
 
 
 def play(
@@ -110,8 +111,8 @@ def play(
         from .server import serve
 
         server = serve(net, port)
-    typer.echo(f"Open http://127.0.0.1:{server.server_port} in a browser. Ctrl-C ends.")
+    say(f"Open http://127.0.0.1:{server.server_port} in a browser. Ctrl-C ends.")
     try:
         server.serve_forever()
     except KeyboardInterrupt:
-        typer.echo("Ended.")
+        say("Ended.")

@@ -1,0 +1,1 @@
+"""Malformed command lines and files: every case must end with a sentence, soon, and never with a traceback."""

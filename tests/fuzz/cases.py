@@ -1,0 +1,143 @@
+"""A few hundred cases, the same every time: a command line, and what is damaged before it is given."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from . import damage
+from .world import LINES, PUZZLE, placeholders
+
+SEED = int(os.environ.get("FUZZ_SEED", "19"))  # another seed takes others of the same kinds
+CASES = 600
+SPARE = ("chat_template.jinja", "generation_config.json", "tokenizer_config.json")  # what a model can do without
+KEPT = ("made", "again", "asked", "tuned", "trained")
+EACH = 6  # damaged fields of a file
+ODD = [
+    "", " ", "-1", "0", "1e999", "nan", "-inf", "x", damage.DIGITS, str(damage.HUGE), "1,2,", ",", "0x10", "٣", "1.5",
+    "\x1b[31m", "a" * 5000, "None", "1;2", "--", "../..",
+]  # fmt: skip
+# options by the kind of what they take; every one gets something odd
+OPTIONS = {
+    "sudoku train": "architecture steps batch lr final-lr weight-decay dropout augmentation ema horizon layers width "
+    "heads ttc-heads seed save-every device data out",
+    "sudoku eval": "mode horizon limit out device data",
+    "sudoku solve": "model horizon device",
+    "sudoku demo": "givens boards seed picture model device",
+    "sudoku play": "model port device",
+    "sudoku probe": "train test step limit out device",
+    "countdown make": "out count numbers largest operations limit split seed",
+    "data": "out",
+    "sft": "model data out insert every heads train horizon lr inserted-lr batch device-batch epochs steps max-length "
+    "save-every report-to seed",
+    "eval math": "out model adapter server data horizon samples temperature max-tokens limit batch patience seed "
+    "device",
+    "eval scaling": "method horizons horizon n temperature breadth depth cot max-tokens limit seed device",
+    "eval likelihood": "model adapter horizon limit max-length out device",
+    "eval lm": "model out tasks adapter horizon shots limit max-tokens amc batch device",
+    "eval show": "only problem horizon",
+    "analyse alignment": "model data out adapter horizon limit plot device",
+    "bench lqr": "provider horizon problems shape sweep device regime seconds limit out",
+    "bench figure": "results out",
+}
+ALONE = [
+    ["sudoku", "solve", ""], ["sudoku", "solve", "x" * 81], ["sudoku", "solve", "1" * 81],
+    ["sudoku", "solve", "9" * 10**5],
+    ["sudoku", "solve", PUZZLE, "--horizon", damage.DIGITS], ["env", "--json", "x"], ["env", "x"], ["nosuch"], ["eval"],
+    ["eval", "nosuch"], ["sudoku", "solve", PUZZLE, "--nosuch"], ["bench", "nosuch"], ["bench", "tables", "x"],
+    ["bench", "layer", "--width", damage.DIGITS], ["bench", "decode", "--shape", "x"],
+    ["bench", "layer", "--device", "cuda"],
+    ["eval", "show", "/dev/null"], ["eval", "show", "/"], ["data", "/dev/null"], ["sft", "/dev/null"], ["data", "/"],
+    ["eval", "math", "/dev/null", "--model", "/", "--out", "/dev/null/x"], ["eval", "likelihood", "/", "--model", "/"],
+    ["sudoku", "eval", "/dev/null", "--data", "/dev/null"], ["sudoku", "train", "--data", "/", "--out", "/dev/null"],
+    ["countdown", "make", "--out", "/dev/null"], ["countdown", "make", "--out", "/"],
+    ["countdown", "make", "--out", "new", "--count", str(damage.HUGE), "--limit", "2", "--largest", "2"],
+    ["sft", "--model", "", "--data", "", "--out", ""], ["eval", "math", "", "--model", "", "--out", ""],
+    ["eval", "math", "nosuch\udcff", "--model", "./nosuch\udcff", "--out", "new"],
+    ["sudoku", "eval", "--data", "a" * 5000], ["data", "a" * 5000], ["eval", "show", "a" * 5000], ["sft", "a" * 5000],
+    ["eval", "math", "a" * 5000, "--model", "./x", "--out", "new"], ["sft", "--model", "./" + "a" * 5000],
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command line, in which {x} is what the world has under that name, and a damage to one of these. Where what is
+    damaged may still be of use, the command may succeed."""
+
+    name: str
+    words: list[str]
+    target: str = ""
+    harm: Callable[[Path], object] | None = None
+    may_pass: bool = False
+
+
+def cases(world: Path) -> list[Case]:
+    random = Random(SEED)
+    alone = [Case(f"alone: {' '.join(words)[:60]!r}", words) for words in ALONE]
+    found = _options(random)
+    seen = set[tuple[str, str]]()
+    for name, line in LINES.items():
+        for root in placeholders(line):  # damage to all files of all that it reads
+            for path in sorted((world / root).rglob("*")) if (world / root).is_dir() else [world / root]:
+                if path.is_file() and not path.name.endswith((".md", ".tmp")):
+                    target = str(path.relative_to(world))
+                    found += _harmed(name, line, target, world, random, (root, path.suffix) in seen)
+                    seen.add((root, path.suffix))
+            if (world / root).is_dir():
+                found.append(Case(f"{name}: {root} is a file", line.split(), root, damage.to_file))
+    return [*alone, *random.sample(found, CASES - len(alone))]
+
+
+def _options(random: Random) -> list[Case]:
+    found = []
+    for name, options in OPTIONS.items():
+        for option in options.split():
+            for value in random.sample(ODD, 3):
+                words = [*LINES[name].split(), f"--{option}", value]
+                found.append(Case(f"{name}: --{option} {value[:20]!r}", words, may_pass=True))
+    return found
+
+
+def _may_pass(file: Path, way: str) -> bool:
+    """Whether what is left may still be of use: half of the lines, a template that is text of any kind."""
+    return (
+        way == "a piece of garbage" or file.suffix == ".jinja" or (way == "half" and file.suffix in (".jsonl", ".csv"))
+    )
+
+
+def _harmed(name: str, line: str, target: str, world: Path, random: Random, again: bool) -> list[Case]:
+    """Cases for one file; fewer where another command has had all of them."""
+    words, file, found = line.split(), world / target, list[Case]()
+
+    def add(way: str, harm: Callable[[Path], object], may_pass: bool = False) -> None:
+        useless = target.partition("/")[0] in KEPT  # not all that a run has kept is read when it goes on
+        found.append(Case(f"{name}: {target}: {way}", words, target, harm, may_pass or useless))
+
+    binary = file.suffix == ".safetensors"
+    json_like = file.suffix in (".json", ".jsonl")
+    for way in damage.BYTES:
+        seed = random.random()
+        add(way, lambda path, way=way, seed=seed: damage.bytes_of(path, way, Random(seed)), _may_pass(file, way))
+    add("is gone", damage.gone, file.name in SPARE)
+    add("is a folder", damage.to_folder)
+    for way in damage.TEXTS if not binary else []:
+        add(way, lambda path, way=way: damage.text_of(path, way), True)
+    for way in damage.TENSORS if binary else []:
+        seed = random.random()
+        may_pass = way in (
+            "extra",
+            "whole numbers",
+            "truth",
+            "header without facts",
+            "header of other facts",
+            "complex",
+        )
+        add(way, lambda path, way=way, seed=seed: damage.tensors_of(path, way, Random(seed)), may_pass)
+    for number in range(EACH) if json_like and file.read_text().strip() not in ("", "{}", "[]") else []:
+        seed = random.random()
+        add(f"odd field {number}", lambda path, seed=seed: damage.field_of(path, Random(seed)), True)
+    for number in range(3 * EACH) if file.suffix == ".toml" else []:
+        seed = random.random()
+        add(f"odd line {number}", lambda path, seed=seed: damage.toml_of(path, Random(seed)), True)
+    return random.sample(found, 3) if again else found

@@ -1,0 +1,129 @@
+"""Good files of every kind, to be damaged, and a good command line for each."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import torch
+from typer.testing import CliRunner
+
+import ttcnet.adapter as adapter
+from tests.evaluate.engines import Scripted, model_folder, write
+from tests.train import tiny
+from ttcnet.cli import app
+from ttcnet.evaluate.run import Plan, run
+from ttcnet.evaluate.summary import summarise
+from ttcnet.models import TTCNetForCellClassification
+from ttcnet.tasks.math import Graders, Problem
+from ttcnet.tasks.sudoku import generate
+from ttcnet.tasks.sudoku.settings import TrainConfig
+from ttcnet.tasks.sudoku.trainer import Trainer
+
+PUZZLE = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
+ROWS = [{"problem": f"{k} + 1 = ?", "answer": str(k + 1), "solution": f"the answer is {k + 1}"} for k in range(4)]
+SMALL = dict(steps=2, batch=2, layers=2, width=8, heads=2)
+TASK = """task: own
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {data}}}}}
+test_split: test
+output_type: loglikelihood
+doc_to_text: '{{{{problem}}}}'
+doc_to_target: ' {{{{answer}}}}'
+"""
+SHORT = "--max-tokens 3 --limit 2 --device cpu"
+TRAIN = "--steps 2 --batch 2 --layers 2 --width 8 --heads 2 --device cpu"
+# what a command reads by the name of what is read, {x}; what it writes is {new}
+LINES = {
+    "sudoku train": f"sudoku train --data {{boards.csv}} --out {{new}} {TRAIN}",
+    "sudoku train again": f"sudoku train --data {{boards.csv}} --out {{trained}} {TRAIN}",
+    "sudoku eval": "sudoku eval {sudoku} --data {boards.csv} --mode single --out {new} --device cpu",
+    "sudoku solve": f"sudoku solve {PUZZLE} --model {{sudoku}} --device cpu",
+    "sudoku play": "sudoku play --model {sudoku} --port 99999999",
+    "sudoku demo": "sudoku demo --model {sudoku} --boards 1 --givens 80 --picture {new}.png --device cpu",
+    "sudoku probe": "sudoku probe {sudoku} --train {boards.csv} --test {boards.csv} --limit 2 --device cpu",
+    "countdown make": "countdown make --out {new} --count 3",
+    "data": "data {data.toml} --out {new}",
+    "data again": "data {data.toml} --out {made}",
+    "sft": "sft {sft.toml} --model {base} --data {rows.jsonl} --out {new}",
+    "sft again": "sft {sft.toml} --model {base} --data {rows.jsonl} --out {tuned}",
+    "sft of rows": "sft --model {base} --data {rows.jsonl} --out {new} --insert none --batch 1 --steps 1 --no-bf16",
+    "eval math": f"eval math {{rows.jsonl}} --model {{base}} --out {{new}} --system= {SHORT}",
+    "eval math of ttc": f"eval math {{rows.jsonl}} --model {{ttc}} --out {{new}} --horizon 1 --system= {SHORT}",
+    "eval math by adapter": f"eval math {{rows.jsonl}} --model {{base}} --adapter {{adapter}} --out {{new}} {SHORT}",
+    "eval math by peft": f"eval math {{rows.jsonl}} --model {{base}} --adapter {{peft}} --out {{new}} {SHORT}",
+    "eval math again": "eval math {rows.jsonl} --model {base} --out {again} --max-tokens 3 --system= --device cpu",
+    "eval scaling": f"eval scaling {{rows.jsonl}} --model {{ttc}} --out {{new}} --horizons 1 --method horizon {SHORT}",
+    "eval likelihood": "eval likelihood {rows.jsonl} --model {base} --out {new} --device cpu",
+    "eval lm": "eval lm --model {base} --tasks {task.yaml} --limit 2 --batch 2 --out {new} --device cpu",
+    "eval lm again": "eval lm --model {base} --tasks {task.yaml} --limit 2 --batch 2 --out {asked} --device cpu",
+    "eval show": "eval show {answers}",
+    "analyse alignment": "analyse alignment --model {ttc} --data {rows.jsonl} --horizon 1 --out {new} --device cpu",
+    "analyse alignment of answers": "analyse alignment --model {ttc} --data {answers} --horizon 1 --out {new}",
+    "bench lqr": "bench lqr --problems 1 --horizon 1 --provider plan --seconds 0.01 --out {new}",
+    "bench figure": "bench figure --results {lqr.csv} --out {new}.png",
+}  # fmt: skip
+
+
+def build(folder: Path) -> None:
+    """All that LINES reads; some of it is made by the commands themselves."""
+    torch.manual_seed(0)
+    boards = generate(4, seed=0)
+    boards.write(folder / "boards.csv")
+    write(folder / "rows.jsonl", *ROWS)
+    write(folder / "test.jsonl", {"problem": "How many days has a week of seven days?"})
+    config = TrainConfig(**SMALL)
+    TTCNetForCellClassification(config.model()).save_pretrained(folder / "sudoku")
+    trainer = Trainer(config, boards, "cpu")
+    trainer.advance()
+    trainer.save(folder / "trained" / "checkpoint.safetensors")
+    (folder / "trained" / "log.jsonl").write_text('{"step": 1, "loss": 2.0, "cells": 0.1}\n')
+    model_folder(folder / "base")
+    model_folder(folder / "ttc", ttc=True)
+    sizes = dict(every=2, heads=2, state_size=8, rank=4)
+    adapter.save(adapter.insert(tiny.model(), adapter.TTCAdapterConfig(**sizes)), folder / "adapter")
+    _peft(folder / "peft")
+    (folder / "sft.toml").write_text(
+        'train = "all"\nbatch = 1\nsteps = 1\nbf16 = false\nlr = 0.001\nhorizon = "fixed:1"\n'
+        '[adapter]\nevery = 2\nheads = 2\nstate_size = 8\nrank = 4\ninsert = "ttc"\n'
+    )
+    (folder / "data.toml").write_text(
+        '[[source]]\ndata = "rows.jsonl"\nname = "rows"\nproblem = "problem"\n[near]\nthreshold = 0.7\n'
+        '[decontaminate]\nwords = 13\n[[decontaminate.test]]\ndata = "test.jsonl"\nname = "test"\n'
+        "[sample]\nrows = 2\nseed = 0\n"
+    )
+    (folder / "task.yaml").write_text(TASK.format(data="rows.jsonl"))
+    _answers(folder / "answers")
+    (folder / "lqr.csv").write_text((Path(__file__).parents[2] / "benchmarks/results/lqr-gpu.csv").read_text())
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        for name in ("data again", "eval math again", "eval lm again", "sft again"):
+            done = CliRunner().invoke(app, placed(LINES[name].split()))
+            assert done.exit_code == 0, done.output
+    finally:
+        os.chdir(before)
+
+
+def placeholders(line: str) -> list[str]:
+    return re.findall(r"\{([\w.]+)\}", line)
+
+
+def placed(words: list[str]) -> list[str]:
+    """A command line for the folder that one stands in."""
+    return [re.sub(r"\{([\w.]+)\}", r"./\1", word) for word in words]
+
+
+def _peft(folder: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    get_peft_model(tiny.model(), LoraConfig(r=2, target_modules=["q_proj"])).save_pretrained(folder)
+
+
+def _answers(folder: Path) -> None:
+    problems = [Problem(number, row["problem"], row["answer"]) for number, row in enumerate(ROWS, 1)]
+    engine = Scripted(lambda ask, horizon: r"the answer is \boxed{2}")
+    with Graders(1) as graders:
+        run(engine, Plan("rows", problems, (1,), 1, 0.0, 6, ""), folder, graders)
+    summarise(folder)
+    assert json.loads((folder / "settings.json").read_text())["problems"] == len(ROWS)

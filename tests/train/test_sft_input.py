@@ -242,11 +242,15 @@ def test_only_complaints_come_without_a_traceback(tmp_path, monkeypatch):
     from typer.testing import CliRunner
 
     from ttcnet.cli import app
+    from ttcnet.console import FAULT
 
-    def broken(_):
+    def broken(_, **__):
         raise ValueError("something inside")
 
     monkeypatch.setattr(sft, "fine_tune", broken)
+    done = CliRunner().invoke(app, ["sft", "--model", "m", "--data", "o/d", "--out", str(tmp_path)])
+    assert f"{FAULT} ValueError: something inside. Please report it" in done.output
+    monkeypatch.setenv("TTCNET_DEBUG", "1")
     done = CliRunner().invoke(app, ["sft", "--model", "m", "--data", "o/d", "--out", str(tmp_path)])
     assert isinstance(done.exception, ValueError)
     monkeypatch.undo()

@@ -81,7 +81,7 @@ class WithInsertions(Conventions):
             from .storage import load_with_base
 
             return load_with_base(cls, name, **kwargs)
-        model, report = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)  # type: ignore[misc]
+        model, report = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
         inserted = {key for key in model.state_dict() if PLACE in key}
         missing = [] if inserted <= report["missing_keys"] else sorted(report["missing_keys"])
         extra = sorted(key for key in report["unexpected_keys"] if PLACE in key)

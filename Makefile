@@ -47,7 +47,7 @@ bench: $(VENV)/test.installed
 	$(BIN)/python -m benchmarks tables
 
 bench-gpu: $(VENV)/test.installed
-	$(BIN)/python -m benchmarks lqr --device cuda --sweep all --limit 60 --out benchmarks/results/lqr-gpu.csv
+	$(BIN)/python -m benchmarks lqr --device cuda --sweep all --limit 12 --out benchmarks/results/lqr-gpu.csv
 	$(BIN)/python -m benchmarks figure
 	$(BIN)/python -m benchmarks tables
 

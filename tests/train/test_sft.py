@@ -69,7 +69,7 @@ def test_all_tokens_of_answers_count_alike(make, tmp_path):
         config, kept = make(str(device_batch), device_batch=device_batch, steps=1), Gradients()
         net = adapter.insert(model(), adapter.TTCAdapterConfig(**ADAPTER, zero_init=False))
         examples = examples_of(config, tokenizer(), Path(config.out))
-        sft._trainer(net, tokenizer(), config, examples, kept).train()
+        sft._trainer(net, tokenizer(), config, sft._options(config), examples, kept).train()
         return kept.found
 
     for whole, parts in zip(gradients(8), gradients(2), strict=True):
@@ -80,7 +80,8 @@ def test_all_tokens_of_answers_count_alike(make, tmp_path):
 def test_norms_biases_and_rates_do_not_decay(insert, make):
     config = make(adapter=ADAPTER | {"insert": insert})
     net = sft._insert(model(), config)
-    trainer = sft._trainer(net, tokenizer(), config, examples_of(config, tokenizer(), Path(config.out)))
+    examples = examples_of(config, tokenizer(), Path(config.out))
+    trainer = sft._trainer(net, tokenizer(), config, sft._options(config), examples)
     decays, stays = ({id(x) for x in group["params"]} for group in trainer.create_optimizer().param_groups)
     for name, parameter in net.named_parameters():
         plain = parameter.ndim < 2 or name.endswith(("bias", "A_log", ".D", "ridge"))
@@ -127,7 +128,7 @@ def test_rows_in_a_pack_do_not_see_each_other(make):
     examples = examples_of(config, tokenizer(), Path(config.out))
     net = model()
     adapter.insert(net, adapter.TTCAdapterConfig(every=2, heads=2, zero_init=False))
-    trainer = sft._trainer(net, tokenizer(), config, examples)
+    trainer = sft._trainer(net, tokenizer(), config, sft._options(config), examples)
     batch = next(iter(trainer.get_train_dataloader()))
     starts = (batch["position_ids"][0] == 0).nonzero().flatten().tolist()
     assert len(starts) >= 2

@@ -130,4 +130,4 @@ def trajectories(model: Any, asked: Iterable[Question], steps: int) -> Iterator[
 def _trajectory(layer: TTCLayer, x: Tensor, steps: int) -> Trajectory:
     _, solution = TTCLayer.forward(layer, x[:1], steps, return_plan=True)
     h = solution.h[0].transpose(0, 1).flatten(1)  # (T + 1, heads * n)
-    return Trajectory(h[1:], h[0], layer.project(layer.norm(x[1:])).to(h.dtype))
+    return Trajectory(h[1:], h[0], layer.problem(x[1:]).h0.flatten(1).to(h.dtype))

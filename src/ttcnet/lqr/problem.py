@@ -166,10 +166,10 @@ class Solution:
         p = problem.standard_form()
         u, h, costate = (x.to(p.h0.dtype) for x in (self.u, self.h, self.costate))
         with full_precision(u.device):
-            return _violation(p, u, h, costate)
+            return _violation(p, u, h, costate, torch.finfo(self.u.dtype))
 
 
-def _violation(p: LQR, u: Tensor, h: Tensor, costate: Tensor) -> Tensor:
+def _violation(p: LQR, u: Tensor, h: Tensor, costate: Tensor, info: torch.finfo) -> Tensor:
     """Of the optimality conditions: h_0 given, the dynamics, and the derivatives with respect to u and h are zero. Each
     is measured against its products of two numbers: so much must the problem change for the solution to be exact."""
     before, after, lam = h[..., :-1, :], h[..., 1:, :], costate[..., 1:, :]
@@ -182,7 +182,6 @@ def _violation(p: LQR, u: Tensor, h: Tensor, costate: Tensor) -> Tensor:
         [(p.Q, after), (A_next.mT, lam_next), (None, -lam)],
         [(p.A[..., :1, :, :].mT, lam[..., :1, :]), (None, -costate[..., :1, :])],
     ]
-    info = torch.finfo(p.h0.dtype)
     smallest = info.tiny / info.eps  # below, numbers have fewer digits
     worst = []
     for terms in conditions if p.horizon else conditions[:1]:

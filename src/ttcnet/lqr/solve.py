@@ -71,7 +71,7 @@ def solve(problem: LQR, method: str = "riccati", *, implicit: bool | None = None
     solution = Solution(*(x.to(asked) for x in (u, h, costate, cost)))
     if check:
         quick = isinstance(factors, riccati.Factors) and all(isinstance(step, Quick) for step in factors.steps)
-        _check_solution(dense, solution, method, quick)
+        _check_solution(problem, solution, method, quick)
     return solution
 
 
@@ -86,7 +86,10 @@ def _check_solution(problem: LQR, solution: Solution, method: str, quick: bool) 
     if bad.numel() and not quick:
         residual = solution.residual(problem)
         if bool((residual > 0.1).any()):
-            _explain_failure(problem, residual > 0.1, method)
+            rule, which = "must meet the optimality conditions", f"problem {checks.first(residual > 0.1)} of the batch"
+            if method == "symplectic":
+                _explain_failure(problem, residual > 0.1, method)
+            checks.fail("solution", rule, f"no digit right in {which if bad.ndim else 'the problem'}", _remedy(method))
         worst = float(residual.max())
         if worst > torch.finfo(solution.u.dtype).eps ** 0.5:
             told = f"method={method!r} has lost digits: it meets the optimality conditions to {worst:.1e} only."
@@ -100,6 +103,7 @@ def _remedy(method: str) -> str:
 
 
 def _explain_failure(problem: LQR, bad: torch.Tensor, method: str) -> None:
+    problem = problem.standard_form()
     which = f"problem {checks.first(bad)} of the batch" if bad.ndim else "the problem"
     if method == "symplectic" and (torch.linalg.det(problem.A) == 0).any():
         remedy = 'The symplectic method divides by A: use method="riccati" or "kkt".'

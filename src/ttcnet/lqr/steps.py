@@ -165,6 +165,8 @@ def descend(descent: Descent, P: Tensor, times: range, limit: float) -> dict[int
     if P.device.type != "cpu" or torch.compiler.is_compiling():
         return descent.by(careful if limit < 1000 else quick, P, times)[0]
     found, largest = descent.by(quick, P, times)
-    if bool(largest <= limit):  # not if it is NaN
-        return found
-    return descent.by(careful, P, times)[0]
+    try:
+        enough = bool(largest <= limit)  # not if it is NaN
+    except RuntimeError:  # torch.func.vmap
+        enough = limit >= 1000
+    return found if enough else descent.by(careful, P, times)[0]

@@ -15,8 +15,8 @@ EVERY, HEADS, INSERT = "8", 16, "ttc"  # TTCAdapterConfig's, which takes seconds
 KEYS = (
     "In a TOML file every setting has the name of its option, with _ for -; but insert, every and heads stand in a "
     "table named adapter, beside state_size = 16, action_size (state_size if not given), rank = 16, horizon = 8, "
-    "time_homogeneous = false, dropout = 0.0, zero_init = true and action_gain = 1.0. adapter = 'none' is --insert "
-    "none. extends = 'common.toml' takes the rest from a file beside it."
+    "time_homogeneous = false, dropout = 0.0, zero_init = true, action_gain = 1.0 and context = token. "
+    "adapter = 'none' is --insert none. extends = 'common.toml' takes the rest from a file beside it."
 )
 
 

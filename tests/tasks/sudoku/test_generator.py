@@ -60,7 +60,7 @@ def test_out_of_reach(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        (dict(count=-1), ValueError, "count must be 0 or more; got -1"),
+        (dict(count=-1), ValueError, "count must be between 0 and 100000000; got -1"),
         (dict(count=1.5), TypeError, r"count must be an integer; got 1\.5"),
         (dict(count=1, givens=17), ValueError, "givens must be between 22 and 80; got 17. .*`read` a collection"),
         (dict(count=1, givens=(25, 81)), ValueError, "givens must be between 22 and 80; got 81"),

@@ -9,15 +9,22 @@
 // In memory a wide P takes the room of two: its rounding, and what the rounding leaves out. So of the steps that plan_forward
 // keeps, every second is kept of such a problem, its P and not its P°; the others are found again from the one behind them.
 
-#define CAREFUL_ABOVE 64
+#ifndef CAREFUL_ABOVE  // set by the compiler when tests look at the fast path alone
+#define CAREFUL_ABOVE (N > 16 ? 4 * N : 64)
+#endif
 
-// How much smaller P may be along some action than elsewhere, a quarter of w |b|^2 max(P): all digits that were ever lost.
+// How much smaller P may be along some action than elsewhere, w |b|^2 max(P) / 32: all digits that were ever lost. More than
+// any number if P is none: a minimum was missing at a later step, or digits to see it by.
 __device__ __forceinline__ real faintest(const Problem &p, int t, const real (&P)[ROWS][N]) {
-    real largest = 0, cheapest = 0, fade[ACTIONS];
+    real largest = 0, cheapest = 0, total = 0, fade[ACTIONS];
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
 #pragma unroll
-        for (int k = 0; k < N; ++k) largest = max(largest, P[r][k]);
+        for (int k = 0; k < N; ++k) {
+            largest = max(largest, P[r][k]);
+            total += P[r][k];
+        }
+    if (total != total) largest = (real)1e30;
     p.B_fade(t, fade);
 #pragma unroll
     for (int r = 0; r < ACTIONS; ++r) {
@@ -30,7 +37,7 @@ __device__ __forceinline__ real faintest(const Problem &p, int t, const real (&P
         largest = max(largest, __shfl_xor_sync(p.group.mask, largest, step, LANES));
         cheapest = max(cheapest, __shfl_xor_sync(p.group.mask, cheapest, step, LANES));
     }
-    return largest * cheapest / 4;
+    return largest * cheapest / 32;
 }
 
 // the sum of two doubles, of which the second is the rounding error of the first

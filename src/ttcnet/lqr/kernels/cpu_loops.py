@@ -17,9 +17,11 @@ from ttcnet.compiling import jit
 
 Array = Any
 BLOCK = 128  # more do not fit into the processor's second cache, fewer leave SIMD idle
-# 1 + w b' P b up to which float32 has digits to spare: P - v v' w / (1 + w b' v) loses as many. Many small steps do
-# the same, and make P smaller along b than elsewhere: so this holds for a quarter of w |b|^2 max(P) at the first too.
+# 1 + w b' P b up to which float32 has digits to spare, 64 or 4 n: P - v v' w / (1 + w b' v) loses as many. Many small
+# steps do the same, and make P smaller along b than elsewhere: so it holds for w |b|^2 max(P) / 32 at the first too.
+# What costs little of a large state is a difference as well: max(P) max(h) is at most CANCELLED times λ = P h.
 LARGEST = 64.0
+CANCELLED = 64.0
 _compile = jit(nogil=True, fastmath={"contract", "nsz"}, error_model="numpy")
 
 
@@ -62,7 +64,8 @@ def _absorb(P: Array, b: Array, w: Array, v: Array, d: Array, scaled: Array, sca
         d[s] = 1 + w[s] * d[s]
         largest[s] = d[s] if d[s] > largest[s] else largest[s]
         if not d[s] > 0:
-            d[s] = np.nan  # no minimum, in this problem alone
+            d[s] = np.nan  # no minimum, in this problem alone, unless it is for want of digits
+            largest[s] = np.inf
         scale[s] = math.sqrt(w[s] / d[s])
     for i in range(n):
         vi, si = v[i], scaled[i]
@@ -80,15 +83,29 @@ def _absorb(P: Array, b: Array, w: Array, v: Array, d: Array, scaled: Array, sca
 
 @_compile
 def _look(P: Array, b: Array, w: Array, n: int, largest: Array) -> None:
-    """Makes largest at least a quarter of w |b|^2 max(P): how much smaller P may be along b than elsewhere."""
+    """Makes largest at least w |b|^2 max(P) / 32: how much smaller P may be along b than elsewhere."""
     width = w.shape[0]
     for s in range(width):
         size, top = 0.0, 0.0
         for i in range(n):
             size += b[i, s] * b[i, s]
             top = max(top, P[i * (i + 3) // 2, s])
-        lost = w[s] * size * top / 4
+        lost = w[s] * size * top / 32
         largest[s] = lost if lost > largest[s] else largest[s]
+
+
+@_compile
+def _compare(P: Array, h: Array, lam: Array, faint: Array, firm: Array) -> None:
+    """Adds max(P) max(h) to faint, and max(λ), λ = P h, to firm."""
+    n, width = h.shape
+    for s in range(width):
+        of_P, of_h, of_lam = P[0, s], abs(h[0, s]), abs(lam[0, s])
+        for i in range(1, n):
+            of_P = max(of_P, P[i * (i + 3) // 2, s])
+            of_h = max(of_h, abs(h[i, s]))
+            of_lam = max(of_lam, abs(lam[i, s]))
+        faint[s] += of_P * of_h
+        firm[s] += of_lam
 
 
 @_compile
@@ -143,12 +160,13 @@ def _transposed(source: Array, first: int, last: int, per: int, out: Array) -> N
 
 
 @_compile
-def _note(largest: Array, p: int, last: int, lost: Array) -> bool:
+def _note(again: bool, limit: float, largest: Array, p: int, last: int, lost: Array) -> bool:
     """What each problem has lost. Whether float32 was good enough, or it was float64 anyway."""
     good = True
     for s in range(min(len(largest), last - p)):
-        lost[p + s] = largest[s]
-        good = good and largest[s] <= LARGEST
+        if not again or lost[p + s] > limit:
+            lost[p + s] = largest[s]
+        good = good and not largest[s] > limit
     return good or largest.itemsize == 8
 
 
@@ -160,6 +178,7 @@ def _forward(
 ) -> bool:  # fmt: skip
     """The block of problems from p on, in the dtype of `like`. Whether that was good enough."""
     n, m, dtype = a.shape[1], r_inv.shape[1], like.dtype
+    again, limit = like.itemsize != a.itemsize, max(LARGEST, 4.0 * n)  # again: in float64, for those that need it
     width = max(1, min(BLOCK, last - p))
     half = n * (n + 1) // 2
     P, Qs, start = np.empty((half, width), dtype), np.empty((half, width), dtype), np.empty((half, width), dtype)
@@ -180,7 +199,9 @@ def _forward(
     _lower_half(Qf, p, last, 1, P)
     for t in range(horizon, 0, -1):
         if keep and t < horizon and t % stretch == 0:
-            kept[t // stretch - 1, :, p : min(p + width, last)] = P[:, : min(width, last - p)]
+            for s in range(min(width, last - p)):
+                if not again or lost[p + s] > limit:
+                    kept[t // stretch - 1, :, p + s] = P[:, s]
         _fade(decay_Bs, t, fade)
         for j in range(m):
             some = False
@@ -211,9 +232,11 @@ def _forward(
             for s in range(width):
                 x[i, s] += Bt[j, i, s] * (fade[j, s] * us[j, s])
     for s in range(min(width, last - p)):
+        if again and not lost[p + s] > limit:
+            continue
         for j in range(m):
             u[p + s, j] = us[j, s]
-    return _note(largest, p, last, lost)
+    return _note(again, limit, largest, p, last, lost)
 
 
 @_compile
@@ -242,6 +265,7 @@ def _backward(
 ) -> bool:  # fmt: skip
     """The block of problems from p on, in the dtype of `like`. Whether that was good enough."""
     n, m, dtype = a.shape[1], r_inv.shape[1], like.dtype
+    again, limit = like.itemsize != a.itemsize, max(LARGEST, 4.0 * n)  # again: in float64, for those that need it
     width = max(1, min(BLOCK, last - p))
     half = n * (n + 1) // 2
     P, Qs, dQs = np.empty((half, width), dtype), np.empty((half, width), dtype), np.empty((half, width), dtype)
@@ -256,6 +280,7 @@ def _backward(
     known, drs, ddecay_Bs, e, e2 = actions[6], actions[7], actions[8], actions[9], actions[10]
     w, root, more = np.empty(width, dtype), np.empty(width, dtype), np.empty(width, dtype)
     largest = np.ones(width, dtype)
+    faint, firm, faint2, firm2 = np.zeros((4, width), dtype)
     _side_by_side(a, p, last, 1, as_)
     _side_by_side(decay_A, p, last, 1, decay_As)
     _side_by_side(decay_Q, p, last, 1, decay_Qs)
@@ -353,6 +378,9 @@ def _backward(
                     lam[i, s] += Ps[q, at, s] * x[i, s]
                     lam2[i, s] += Ps[q, at, s] * x2[i, s]
                 at += 1
+            if like.itemsize == 4:
+                _compare(Ps[q], x, lam, faint, firm)
+                _compare(Ps[q], x2, lam2, faint2, firm2)
             for j in range(m):
                 w[:], root[:] = 0.0, 0.0
                 for i in range(n):
@@ -401,6 +429,8 @@ def _backward(
                                 dk[s] -= t * cost[s] * more[s]
                         at += 1
     for s in range(min(width, last - p)):
+        if again and not lost[p + s] > limit:
+            continue
         at = 0
         for i in range(n):
             da[p + s, i], dh0[p + s, i] = das[i, s], dh0s[i, s]
@@ -414,7 +444,10 @@ def _backward(
                 dB[p + s, i, j] = dBt[j, i, s]
         for j in range(m):
             dr_inv[p + s, j], ddecay_B[p + s, j] = drs[j, s], ddecay_Bs[j, s]
-    return _note(largest, p, last, lost)
+    for s in range(width):
+        if faint[s] > CANCELLED * firm[s] or faint2[s] > CANCELLED * firm2[s]:
+            largest[s] = max(largest[s], 2 * limit)
+    return _note(again, limit, largest, p, last, lost)
 
 
 @_compile

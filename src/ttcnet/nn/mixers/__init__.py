@@ -59,7 +59,8 @@ def build(
     Its parameters are on `device` and of `dtype`, those that torch has by default where these are None.
     """
     with nullcontext() if device is None else torch.device(device):
-        return _class(kind)(width, heads=heads, causal=causal, **options).to(dtype)
+        mixer = _class(kind)(width, heads=heads, causal=causal, **options)
+    return mixer if dtype is None else mixer.to(dtype)
 
 
 def parameters(kind: str, width: int, *, heads: int, causal: bool = True, **options: Any) -> int:

@@ -13,17 +13,22 @@
 #define CAREFUL_ABOVE (N > 16 ? 4 * N : 64)
 #endif
 
-// How much smaller P may be along some action than elsewhere, w |b|^2 max(P) / 32: all digits that were ever lost. More than
-// any number if P is none: a minimum was missing at a later step, or digits to see it by.
+// How much smaller P may be along some action than elsewhere, w |b|^2 max(P) / 32: all digits that were ever lost. Where Q is
+// next to nothing, nothing has brought them back, and it is / 4. More than any number if P is none: a minimum was missing at
+// a later step, or digits to see it by.
 __device__ __forceinline__ real faintest(const Problem &p, int t, const real (&P)[ROWS][N]) {
-    real largest = 0, cheapest = 0, total = 0, fade[ACTIONS];
+    real largest = 0, of_Q = 0, cheapest = 0, total = 0, fade[ACTIONS], fade_Q[ROWS], Q[N];
+    p.Q_fade(t, fade_Q);
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r)
+    for (int r = 0; r < ROWS; ++r) {
+        p.load_Q(r, Q);
 #pragma unroll
         for (int k = 0; k < N; ++k) {
             largest = max(largest, P[r][k]);
             total += P[r][k];
+            of_Q = max(of_Q, fade_Q[r] * fade_Q[r] * Q[k]);
         }
+    }
     if (total != total) largest = (real)1e30;
     p.B_fade(t, fade);
 #pragma unroll
@@ -35,9 +40,10 @@ __device__ __forceinline__ real faintest(const Problem &p, int t, const real (&P
 #pragma unroll
     for (int step = LANES / 2; step > 0; step /= 2) {
         largest = max(largest, __shfl_xor_sync(p.group.mask, largest, step, LANES));
+        of_Q = max(of_Q, __shfl_xor_sync(p.group.mask, of_Q, step, LANES));
         cheapest = max(cheapest, __shfl_xor_sync(p.group.mask, cheapest, step, LANES));
     }
-    return largest * cheapest / 32;
+    return largest * cheapest / (1000 * of_Q < largest ? 4 : 32);
 }
 
 // the sum of two doubles, of which the second is the rounding error of the first

@@ -1,4 +1,4 @@
-"""The Sudoku tables: what recipes/sudoku.py measured, beside what the paper reports; a model by horizon."""
+"""The Sudoku tables: what recipes/sudoku.py measured, beside what the paper reports; a model by horizon; looped models."""
 
 from __future__ import annotations
 
@@ -47,6 +47,31 @@ def horizons_table(file: Path) -> str:
     return "\n".join(lines) + (
         f"\n\nPercent of {found['boards']:,} regenerated test boards, with 95 % intervals. {found['machine']['gpu']}; "
         f"torch {found['versions']['torch']}, commit {found['commit']}. Command: `{found['command']}`.\n"
+    )
+
+
+def looped_table(folder: Path) -> str:
+    """Of runs that `ttcnet sudoku train` made: boards in one pass and cell by cell, and in one pass at other numbers of
+    loops, with the run's own horizon and without plans."""
+    loops = (16, 32, 64, 128)
+    head = " | ".join(f"{count} loops" for count in loops)
+    lines = [f"| run | one pass | cell by cell | {head} |", "|---|" + "--:|" * (2 + len(loops))]
+    config: dict[str, Any] = {}
+    for path in sorted(folder.glob("*/eval.json")):
+        config, found = json.loads((path.parent / "config.json").read_text()), json.loads(path.read_text())
+        more = json.loads((path.parent / "loops.json").read_text())["results"]
+        rates = {rate["mode"]: rate["boards"] for rate in found["results"]}
+        cells = [_interval(rates[mode]) for mode in ("single", "multi")]
+        for count in loops:
+            at = {rate["horizon"]: 100 * rate["boards"]["rate"] for rate in more if rate["loops"] == count}
+            own = at[config["horizon"] if config["horizon"] in at else None]
+            cells.append(f"{own:.1f} (T = 0: {at[0]:.1f})" if 0 in at else f"{own:.1f}")
+        lines.append(f"| {path.parent.name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + (
+        f"\n\nPercent of {found['boards']:,} regenerated test boards that are solved, with 95 % intervals. One block of width "
+        f"{config['width']}, {config['loops']} loops in training, {config['steps']:,} steps of {config['batch']} boards, "
+        f"augmentation: {config['augmentation']}; the number behind a name is the seed. {found['machine']['gpu']}; torch "
+        f"{found['versions']['torch']}, commit {found['commit']}.\n"
     )
 
 

@@ -1,7 +1,7 @@
 """Tables for people, generated from what the benchmarks and recipes wrote.
 
 A table stands in a Markdown file between `<!-- table: NAME -->` and `<!-- end -->`. It is one of the VIEWS, a setting
-of the Sudoku recipe (sudoku-strict, say) or sudoku-horizons, of the small run of mathematics (see `math_small`), or
+of the Sudoku recipe (sudoku-strict, say), sudoku-looped or sudoku-horizons, of the small run of mathematics (see `math_small`), or
 else results/NAME.csv as it is.
 """
 
@@ -17,7 +17,7 @@ from ttcnet.records import write_text
 
 from .math_small import math_small_table
 from .results import Row, read, sweep_of
-from .sudoku import horizons_table, sudoku_table
+from .sudoku import horizons_table, looped_table, sudoku_table
 
 RUNS = Path(__file__).parent.parent / "results"  # what recipes wrote
 BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
@@ -56,6 +56,8 @@ def table(name: str, results: Path) -> str:
         return training_steps(read(results / "layer-gpu.csv"))
     if name == "decode-gpu":
         return decoding(read(results / "decode-gpu.csv"))
+    if name == "sudoku-looped":
+        return looped_table(RUNS / "sudoku" / "looped")
     if name == "sudoku-horizons":
         return horizons_table(RUNS / "sudoku" / "shipped" / "horizons.json")
     if name.startswith("sudoku-"):

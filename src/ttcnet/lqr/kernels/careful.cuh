@@ -3,8 +3,9 @@
 // P° = P - v v' w / (1 + w s) is a difference. Where 1 + w s is d, P° is smaller than P by up to 1 / d along b, and as many
 // digits are gone. Many small steps do the same: then P is smaller along b than elsewhere, and w |b|^2 max(P) is large, which
 // is looked at once, at the earliest step. Up to CAREFUL_ABOVE the kernels can afford that; a problem that goes beyond is
-// solved again by the functions below: the same recursion, with all numbers `wide` (double for float, two doubles for double), so that what cancels was
-// never needed. They are slow and simple: no two actions at a time, and every lane decides all actions by itself.
+// solved again by the functions below: the same recursion, with all numbers `wide` (double for float, two doubles for
+// double), so that what cancels was never needed. They are slow and simple: no two actions at a time, and every lane
+// decides all actions by itself.
 //
 // In memory a wide P takes the room of two: its rounding, and what the rounding leaves out. So of the steps that plan_forward
 // keeps, every second is kept of such a problem, its P and not its P°; the others are found again from the one behind them.

@@ -1,4 +1,4 @@
-"""The Sudoku tables: what recipes/sudoku.py measured, beside what the paper reports; a model by horizon; looped models."""
+"""The Sudoku tables: what recipes/sudoku.py measured, beside what the paper reports; a model by horizon; loops."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def looped_table(folder: Path) -> str:
             cells.append(f"{own:.1f} (T = 0: {at[0]:.1f})" if 0 in at else f"{own:.1f}")
         lines.append(f"| {path.parent.name} | {' | '.join(cells)} |")
     return "\n".join(lines) + (
-        f"\n\nPercent of {found['boards']:,} regenerated test boards that are solved, with 95 % intervals. One block of width "
-        f"{config['width']}, {config['loops']} loops in training, {config['steps']:,} steps of {config['batch']} boards, "
-        f"augmentation: {config['augmentation']}; the number behind a name is the seed. {found['machine']['gpu']}; torch "
-        f"{found['versions']['torch']}, commit {found['commit']}.\n"
+        f"\n\nPercent of {found['boards']:,} regenerated test boards that are solved, with 95 % intervals. One block "
+        f"of width {config['width']}, {config['loops']} loops in training, {config['steps']:,} steps of "
+        f"{config['batch']} boards, augmentation: {config['augmentation']}; the number behind a name is the seed. "
+        f"{found['machine']['gpu']}; torch {found['versions']['torch']}, commit {found['commit']}.\n"
     )
 
 

@@ -1,8 +1,8 @@
 """Tables for people, generated from what the benchmarks and recipes wrote.
 
 A table stands in a Markdown file between `<!-- table: NAME -->` and `<!-- end -->`. It is one of the VIEWS, a setting
-of the Sudoku recipe (sudoku-strict, say), sudoku-looped or sudoku-horizons, of the small run of mathematics (see `math_small`), or
-else results/NAME.csv as it is.
+of the Sudoku recipe (sudoku-strict, say), sudoku-looped or sudoku-horizons, of the small run of mathematics (see
+`math_small`), or else results/NAME.csv as it is.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from itertools import pairwise
 from queue import Empty, SimpleQueue
@@ -48,19 +48,29 @@ def checkpoints(family: Family, horizon: int) -> tuple[int, ...]:
 
 def forward(family: Family, horizon: int, keep: bool) -> tuple[Tensor, Tensor]:
     """The first actions, and the check-points for `backward` (none if not `keep`)."""
+    return _forward(family, horizon, keep, limit_of(family))
+
+
+def _forward(family: Family, horizon: int, keep: bool, limit: float) -> tuple[Tensor, Tensor]:
     u = torch.empty_like(family.r_inv)
     kept = u.new_empty(checkpoints(family, horizon) if keep else (0, 0, 0))
     lost = _nothing_lost(family)
     arguments = (horizon, stretch_length(horizon), keep, _flat(u), kept.numpy(), lost.numpy())
     _spread(_compiled("forward", u.dtype), family, arguments)
-    hard = lost > limit_of(family)
+    hard = _hard(family, lost, limit)
     if hard.any():
-        u.flatten(0, 1)[hard] = recursion.forward(_some(family, hard), horizon, False)[0].flatten(0, 1)
+        some = _some(family, hard)
+        way = recursion.forward if u.dtype == torch.float64 else partial(_forward, limit=limit)
+        u.flatten(0, 1)[hard] = way(some, horizon, False)[0].flatten(0, 1).to(u.dtype)
     return u, kept
 
 
 def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor) -> list[Tensor]:
     """The gradients of all fields, those of B and Q for every head, given the gradient g of the first actions."""
+    return _backward(family, horizon, checkpoints, g, limit_of(family))
+
+
+def _backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, limit: float) -> list[Tensor]:
     heads = family.a.shape[1]
     grads = [torch.zeros_like(x) for x in family]
     for k, x in ((1, family.B), (2, family.Q)):
@@ -70,13 +80,15 @@ def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor) -> li
     lost = _nothing_lost(family)
     arguments = (horizon, stretch_length(horizon), checkpoints.numpy(), _flat(g), *(_flat(x) for x in grads))
     _spread(_compiled("backward", g.dtype), family, (*arguments, lost.numpy()))
-    hard = lost > limit_of(family)
+    hard = _hard(family, lost, limit)
     if hard.any():
-        some = _some(family, hard)
-        _, kept = recursion.forward(some, horizon, True)
-        found = recursion.backward(some, horizon, kept, g.flatten(0, 1)[hard].unsqueeze(1))
+        some, pull = _some(family, hard), g.flatten(0, 1)[hard].unsqueeze(1).double()
+        if g.dtype == torch.float64:
+            found = recursion.backward(some, horizon, recursion.forward(some, horizon, True)[1], pull)
+        else:
+            found = _backward(some, horizon, _forward(some, horizon, True, limit)[1], pull, limit)
         for grad, x in zip(grads, found, strict=True):
-            grad.flatten(0, 1)[hard] = x.flatten(0, 1)
+            grad.flatten(0, 1)[hard] = x.flatten(0, 1).to(grad.dtype)
     if family.decay_A.shape[-1] == 1:
         grads[5] = grads[5].sum(-1, keepdim=True)
     return grads
@@ -87,14 +99,23 @@ def _nothing_lost(family: Family) -> Tensor:
     return torch.zeros(family.a.shape[0] * family.a.shape[1], dtype=torch.float64)
 
 
+def _hard(family: Family, lost: Tensor, limit: float) -> Tensor:
+    """Which problems have lost more digits than they can spare: in float32 to be solved again in float64, in float64 by
+    the reference, which has another way for them.
+
+    P - v v' w / (1 + w b' v) loses the digits of 1 + w b' v. Many small steps do the same, and make P smaller along b
+    than elsewhere: so w |b|^2 max(P) / 32 at the first step counts as well.
+    """
+    return ~(lost <= (max(64, 4 * family.a.shape[-1]) if family.a.dtype == torch.float32 else limit))  # NaN, too
+
+
 def _some(family: Family, which: Tensor) -> Family:
-    """These problems alone, each as a token with one head. Where float64 has too few digits for this recursion, they go
-    to the reference, which has another way for them."""
+    """These problems alone, in float64, each as a token with one head."""
     tokens, heads, n = family.a.shape
     every = family._replace(B=with_heads(family.B), Q=with_heads(family.Q))
 
     def pick(x: Tensor) -> Tensor:
-        return x.expand(tokens, heads, *x.shape[2:]).flatten(0, 1)[which].unsqueeze(1)
+        return x.expand(tokens, heads, *x.shape[2:]).flatten(0, 1)[which].unsqueeze(1).double()
 
     return Family(*map(pick, every._replace(decay_A=family.decay_A.expand(tokens, heads, n))))
 
@@ -176,7 +197,7 @@ def _compiled(name: str, dtype: torch.dtype) -> Callable[..., None]:
     """A function of cpu_loops, compiled for `dtype` or found on disk; says so if that takes long."""
     from . import cpu_loops  # imports numba
 
-    notice = "ttcnet: compiling the %s pass for the CPU in %s, once on this machine (about 20 s) ..."
+    notice = "ttcnet: compiling the %s pass for the CPU in %s, once on this machine (about 10 s) ..."
     timer = threading.Timer(2.0, logging.getLogger("ttcnet").warning, (notice, name, dtype))
     timer.start()
     try:

@@ -1,8 +1,7 @@
 """The inner loops of cpu.py, compiled by numba at first use and kept on disk.
 
 Up to BLOCK problems are solved side by side: every array here has them as its last dimension, and every innermost loop
-runs over them, so that the compiler turns it into SIMD whatever n and m are. A block of float32 problems of which one
-loses too many digits is solved again in float64. Of P, which is symmetric, the lower half
+runs over them, so that the compiler turns it into SIMD whatever n and m are. Of P, which is symmetric, the lower half
 is kept, row by row: entry (i, k), k <= i, at i (i + 1) / 2 + k.
 """
 
@@ -17,11 +16,7 @@ from ttcnet.compiling import jit
 
 Array = Any
 BLOCK = 128  # more do not fit into the processor's second cache, fewer leave SIMD idle
-# 1 + w b' P b up to which float32 has digits to spare, 64 or 4 n: P - v v' w / (1 + w b' v) loses as many. Many small
-# steps do the same, and make P smaller along b than elsewhere: so it holds for w |b|^2 max(P) / 32 at the first too.
-# What costs little of a large state is a difference as well: max(P) max(h) is at most CANCELLED times λ = P h.
-LARGEST = 64.0
-CANCELLED = 64.0
+CANCELLED = 256.0  # max(P) max(h) over max(λ), λ = P h, from which on λ is a difference without the digits of float32
 _compile = jit(nogil=True, fastmath={"contract", "nsz"}, error_model="numpy")
 
 
@@ -61,12 +56,11 @@ def _absorb(P: Array, b: Array, w: Array, v: Array, d: Array, scaled: Array, sca
         for s in range(width):
             d[s] += bi[s] * vi[s]
     for s in range(width):
-        d[s] = 1 + w[s] * d[s]
-        largest[s] = d[s] if d[s] > largest[s] else largest[s]
-        if not d[s] > 0:
-            d[s] = np.nan  # no minimum, in this problem alone, unless it is for want of digits
-            largest[s] = np.inf
+        value = 1 + w[s] * d[s]
+        d[s] = value if value > 0 else np.nan  # no minimum, in this problem alone, unless it is for want of digits
         scale[s] = math.sqrt(w[s] / d[s])
+    for s in range(width):
+        largest[s] = largest[s] if d[s] <= largest[s] else d[s]  # NaN, too, is larger than any
     for i in range(n):
         vi, si = v[i], scaled[i]
         for s in range(width):
@@ -82,30 +76,43 @@ def _absorb(P: Array, b: Array, w: Array, v: Array, d: Array, scaled: Array, sca
 
 
 @_compile
-def _look(P: Array, b: Array, w: Array, n: int, largest: Array) -> None:
-    """Makes largest at least w |b|^2 max(P) / 32: how much smaller P may be along b than elsewhere."""
-    width = w.shape[0]
+def _look(b: Array, w: Array, top: Array, size: Array, largest: Array) -> None:
+    """Makes largest at least w |b|^2 max(P) / 32, max(P) in top: how much smaller P may be along b than elsewhere."""
+    n, width = b.shape
+    size[:] = 0.0
+    for i in range(n):
+        bi = b[i]
+        for s in range(width):
+            size[s] += bi[s] * bi[s]
     for s in range(width):
-        size, top = 0.0, 0.0
-        for i in range(n):
-            size += b[i, s] * b[i, s]
-            top = max(top, P[i * (i + 3) // 2, s])
-        lost = w[s] * size * top / 32
-        largest[s] = lost if lost > largest[s] else largest[s]
+        size[s] *= w[s] * top[s] / 32
+        largest[s] = largest[s] if size[s] <= largest[s] else size[s]
 
 
 @_compile
-def _compare(P: Array, h: Array, lam: Array, faint: Array, firm: Array) -> None:
-    """Adds max(P) max(h) to faint, and max(λ), λ = P h, to firm."""
+def _top(P: Array, n: int, top: Array) -> None:
+    """max(P), which is on its diagonal."""
+    width = len(top)
+    top[:] = P[0]
+    for i in range(1, n):
+        entry = P[i * (i + 3) // 2]
+        for s in range(width):
+            top[s] = entry[s] if entry[s] > top[s] else top[s]
+
+
+@_compile
+def _compare(top: Array, h: Array, lam: Array, size: Array, size2: Array, faint: Array, firm: Array) -> None:
+    """Adds max(P) |h| to faint, and |λ|, λ = P h, to firm."""
     n, width = h.shape
+    size[:], size2[:] = 0.0, 0.0
+    for i in range(n):
+        hi, li = h[i], lam[i]
+        for s in range(width):
+            size[s] += hi[s] * hi[s]
+            size2[s] += li[s] * li[s]
     for s in range(width):
-        of_P, of_h, of_lam = P[0, s], abs(h[0, s]), abs(lam[0, s])
-        for i in range(1, n):
-            of_P = max(of_P, P[i * (i + 3) // 2, s])
-            of_h = max(of_h, abs(h[i, s]))
-            of_lam = max(of_lam, abs(lam[i, s]))
-        faint[s] += of_P * of_h
-        firm[s] += of_lam
+        faint[s] += top[s] * math.sqrt(size[s])
+        firm[s] += math.sqrt(size2[s])
 
 
 @_compile
@@ -160,113 +167,80 @@ def _transposed(source: Array, first: int, last: int, per: int, out: Array) -> N
 
 
 @_compile
-def _note(again: bool, limit: float, largest: Array, p: int, last: int, lost: Array) -> bool:
-    """What each problem has lost. Whether float32 was good enough, or it was float64 anyway."""
-    good = True
-    for s in range(min(len(largest), last - p)):
-        if not again or lost[p + s] > limit:
-            lost[p + s] = largest[s]
-        good = good and not largest[s] > limit
-    return good or largest.itemsize == 8
-
-
-@_compile
-def _forward(
-    like: Array, p: int, last: int, per_B: int, per_Q: int, a: Array, B: Array, Q: Array, Qf: Array, r_inv: Array,
-    decay_A: Array, decay_B: Array, decay_Q: Array, h0: Array, horizon: int, stretch: int, keep: bool,
-    u: Array, kept: Array, lost: Array,
-) -> bool:  # fmt: skip
-    """The block of problems from p on, in the dtype of `like`. Whether that was good enough."""
-    n, m, dtype = a.shape[1], r_inv.shape[1], like.dtype
-    again, limit = like.itemsize != a.itemsize, max(LARGEST, 4.0 * n)  # again: in float64, for those that need it
-    width = max(1, min(BLOCK, last - p))
-    half = n * (n + 1) // 2
-    P, Qs, start = np.empty((half, width), dtype), np.empty((half, width), dtype), np.empty((half, width), dtype)
-    Bt, V = np.empty((m, n, width), dtype), np.empty((m, n, width), dtype)
-    states, actions = np.empty((7, n, width), dtype), np.empty((5, m, width), dtype)
-    as_, decay_As, decay_Qs, x = states[0], states[1], states[2], states[3]
-    work, A, scale = states[4], states[5], states[6]
-    rs, decay_Bs, fade, D, us = actions[0], actions[1], actions[2], actions[3], actions[4]
-    w, root, largest = np.empty(width, dtype), np.empty(width, dtype), np.ones(width, dtype)
-    _side_by_side(a, p, last, 1, as_)
-    _side_by_side(decay_A, p, last, 1, decay_As)
-    _side_by_side(decay_Q, p, last, 1, decay_Qs)
-    _side_by_side(h0, p, last, 1, x)
-    _side_by_side(r_inv, p, last, 1, rs)
-    _side_by_side(decay_B, p, last, 1, decay_Bs)
-    _transposed(B, p, last, per_B, Bt)
-    _lower_half(Q, p, last, per_Q, Qs)
-    _lower_half(Qf, p, last, 1, P)
-    for t in range(horizon, 0, -1):
-        if keep and t < horizon and t % stretch == 0:
-            for s in range(min(width, last - p)):
-                if not again or lost[p + s] > limit:
-                    kept[t // stretch - 1, :, p + s] = P[:, s]
-        _fade(decay_Bs, t, fade)
-        for j in range(m):
-            some = False
-            for s in range(width):
-                w[s] = rs[j, s] * fade[j, s] * fade[j, s]
-                some = some or w[s] != 0
-            if t == 1 and j == 0:
-                start[:] = P
-            if t == 1:
-                _look(start, Bt[j], w, n, largest)
-            if some or t == 1:
-                _absorb(P, Bt[j], w, V[j], D[j], work, root, largest)
-        if t > 1:
-            _step_back(P, t, as_, Qs, decay_As, decay_Qs, A, scale)
-    # the actions of the first step were absorbed in order; they are decided in reverse order
-    _fade(decay_As, 1, A)
-    for i in range(n):
-        for s in range(width):
-            x[i, s] = (1 + A[i, s] * as_[i, s]) * x[i, s]
-    for j in range(m - 1, -1, -1):
-        w[:] = 0.0
-        for i in range(n):
-            for s in range(width):
-                w[s] += V[j, i, s] * x[i, s]
-        for s in range(width):
-            us[j, s] = -rs[j, s] * fade[j, s] / D[j, s] * w[s]
-        for i in range(n):
-            for s in range(width):
-                x[i, s] += Bt[j, i, s] * (fade[j, s] * us[j, s])
-    for s in range(min(width, last - p)):
-        if again and not lost[p + s] > limit:
-            continue
-        for j in range(m):
-            u[p + s, j] = us[j, s]
-    return _note(again, limit, largest, p, last, lost)
-
-
-@_compile
 def forward(
     first: int, last: int, per_B: int, per_Q: int, a: Array, B: Array, Q: Array, Qf: Array, r_inv: Array,
     decay_A: Array, decay_B: Array, decay_Q: Array, h0: Array, horizon: int, stretch: int, keep: bool,
     u: Array, kept: Array, lost: Array,
 ) -> None:  # fmt: skip
-    for p in range(first, last, BLOCK):
-        if not _forward(
-            a[:0], p, last, per_B, per_Q, a, B, Q, Qf, r_inv, decay_A, decay_B, decay_Q, h0, horizon, stretch, keep,
-            u, kept, lost,
-        ):  # fmt: skip
-            _forward(
-                np.empty((0, 0), np.float64), p, last, per_B, per_Q, a, B, Q, Qf, r_inv, decay_A, decay_B, decay_Q, h0,
-                horizon, stretch, keep, u, kept, lost,
-            )  # fmt: skip
+    n, m, dtype = a.shape[1], r_inv.shape[1], a.dtype
+    width = max(1, min(BLOCK, last - first))
+    half = n * (n + 1) // 2
+    P, Qs = np.empty((half, width), dtype), np.empty((half, width), dtype)
+    Bt, V = np.empty((m, n, width), dtype), np.empty((m, n, width), dtype)
+    states, actions = np.empty((7, n, width), dtype), np.empty((5, m, width), dtype)
+    as_, decay_As, decay_Qs, x = states[0], states[1], states[2], states[3]
+    work, A, scale = states[4], states[5], states[6]
+    rs, decay_Bs, fade, D, us = actions[0], actions[1], actions[2], actions[3], actions[4]
+    w, root, size = np.empty(width, dtype), np.empty(width, dtype), np.empty(width, dtype)
+    top, largest = np.empty(width, dtype), np.empty(width, dtype)
+    for p in range(first, last, width):
+        _side_by_side(a, p, last, 1, as_)
+        _side_by_side(decay_A, p, last, 1, decay_As)
+        _side_by_side(decay_Q, p, last, 1, decay_Qs)
+        _side_by_side(h0, p, last, 1, x)
+        _side_by_side(r_inv, p, last, 1, rs)
+        _side_by_side(decay_B, p, last, 1, decay_Bs)
+        _transposed(B, p, last, per_B, Bt)
+        _lower_half(Q, p, last, per_Q, Qs)
+        _lower_half(Qf, p, last, 1, P)
+        largest[:] = 1.0
+        for t in range(horizon, 0, -1):
+            if t == 1:
+                _top(P, n, top)
+            if keep and t < horizon and t % stretch == 0:
+                kept[t // stretch - 1, :, p : min(p + width, last)] = P[:, : min(width, last - p)]
+            _fade(decay_Bs, t, fade)
+            for j in range(m):
+                some = False
+                for s in range(width):
+                    w[s] = rs[j, s] * fade[j, s] * fade[j, s]
+                    some = some or w[s] != 0
+                if t == 1:
+                    _look(Bt[j], w, top, size, largest)
+                if some or t == 1:
+                    _absorb(P, Bt[j], w, V[j], D[j], work, root, largest)
+            if t > 1:
+                _step_back(P, t, as_, Qs, decay_As, decay_Qs, A, scale)
+        # the actions of the first step were absorbed in order; they are decided in reverse order
+        _fade(decay_As, 1, A)
+        for i in range(n):
+            for s in range(width):
+                x[i, s] = (1 + A[i, s] * as_[i, s]) * x[i, s]
+        for j in range(m - 1, -1, -1):
+            w[:] = 0.0
+            for i in range(n):
+                for s in range(width):
+                    w[s] += V[j, i, s] * x[i, s]
+            for s in range(width):
+                us[j, s] = -rs[j, s] * fade[j, s] / D[j, s] * w[s]
+            for i in range(n):
+                for s in range(width):
+                    x[i, s] += Bt[j, i, s] * (fade[j, s] * us[j, s])
+        for s in range(min(width, last - p)):
+            for j in range(m):
+                u[p + s, j] = us[j, s]
+        lost[p : min(p + width, last)] = largest[: min(width, last - p)]
 
 
 @_compile
-def _backward(
-    like: Array, p: int, last: int, per_B: int, per_Q: int, a: Array, B: Array, Q: Array, Qf: Array, r_inv: Array,
+def backward(
+    first: int, last: int, per_B: int, per_Q: int, a: Array, B: Array, Q: Array, Qf: Array, r_inv: Array,
     decay_A: Array, decay_B: Array, decay_Q: Array, h0: Array, horizon: int, stretch: int, kept: Array, g: Array,
     da: Array, dB: Array, dQ: Array, dQf: Array, dr_inv: Array, ddecay_A: Array, ddecay_B: Array, ddecay_Q: Array,
     dh0: Array, lost: Array,
-) -> bool:  # fmt: skip
-    """The block of problems from p on, in the dtype of `like`. Whether that was good enough."""
-    n, m, dtype = a.shape[1], r_inv.shape[1], like.dtype
-    again, limit = like.itemsize != a.itemsize, max(LARGEST, 4.0 * n)  # again: in float64, for those that need it
-    width = max(1, min(BLOCK, last - p))
+) -> None:  # fmt: skip
+    n, m, dtype = a.shape[1], r_inv.shape[1], a.dtype
+    width = max(1, min(BLOCK, last - first))
     half = n * (n + 1) // 2
     P, Qs, dQs = np.empty((half, width), dtype), np.empty((half, width), dtype), np.empty((half, width), dtype)
     Bt, dBt = np.empty((m, n, width), dtype), np.empty((m, n, width), dtype)
@@ -279,190 +253,176 @@ def _backward(
     rs, decay_Bs, gs, fade, u, u2 = actions[0], actions[1], actions[2], actions[3], actions[4], actions[5]
     known, drs, ddecay_Bs, e, e2 = actions[6], actions[7], actions[8], actions[9], actions[10]
     w, root, more = np.empty(width, dtype), np.empty(width, dtype), np.empty(width, dtype)
-    largest = np.ones(width, dtype)
-    faint, firm, faint2, firm2 = np.zeros((4, width), dtype)
-    _side_by_side(a, p, last, 1, as_)
-    _side_by_side(decay_A, p, last, 1, decay_As)
-    _side_by_side(decay_Q, p, last, 1, decay_Qs)
-    _side_by_side(h0, p, last, 1, h)
-    _side_by_side(r_inv, p, last, 1, rs)
-    _side_by_side(decay_B, p, last, 1, decay_Bs)
-    _side_by_side(g, p, last, 1, gs)
-    _transposed(B, p, last, per_B, Bt)
-    _lower_half(Q, p, last, per_Q, Qs)
-    h2[:], das[:], ddecay_As[:], ddecay_Qs[:] = 0.0, 0.0, 0.0, 0.0
-    drs[:], ddecay_Bs[:], dBt[:], dQs[:] = 0.0, 0.0, 0.0, 0.0
-    for bottom in range(0, horizon, stretch):
-        top = min(bottom + stretch, horizon)
-        if top == horizon:
-            _lower_half(Qf, p, last, 1, P)
-        else:
-            P[:, : min(width, last - p)] = kept[top // stretch - 1, :, p : min(p + width, last)]
-        for t in range(top, bottom, -1):  # backward in time: what the closed loop needs of every step
-            q = t - bottom - 1
-            Ps[q] = P
-            _fade(decay_Bs, t, fade)
-            for j in range(m):
-                some = False
-                for s in range(width):
-                    w[s] = rs[j, s] * fade[j, s] * fade[j, s]
-                    some = some or w[s] != 0
-                if t == bottom + 1:
-                    _look(Ps[q], Bt[j], w, n, largest)
-                if some or t == 1:
-                    _absorb(P, Bt[j], w, V[q, j], D[q, j], work, root, largest)
-                else:
-                    V[q, j], D[q, j] = 0.0, 1.0
-            if t > bottom + 1:
-                _step_back(P, t, as_, Qs, decay_As, decay_Qs, A, scale)
-        for t in range(bottom + 1, top + 1):  # forward in time: the problem and its adjoint (names with a 2)
-            q = t - bottom - 1
-            _fade(decay_As, t, fade_A)
-            _fade(decay_Bs, t, fade)
-            for i in range(n):
-                for s in range(width):
-                    A[i, s] = 1 + fade_A[i, s] * as_[i, s]
-                    x[i, s] = A[i, s] * h[i, s]
-                    x2[i, s] = A[i, s] * h2[i, s]
-            known[:] = 0.0
-            if t == 1:
-                # the gradient of the first action pulls once: a linear cost, absorbed like the quadratic one
-                linear[:] = 0.0
-                for j in range(m):
-                    for i in range(n):
-                        for s in range(width):
-                            known[j, s] += Bt[j, i, s] * linear[i, s]
-                    for s in range(width):
-                        w[s] = rs[j, s] * fade[j, s] * (gs[j, s] + fade[j, s] * known[j, s]) / D[q, j, s]
-                    for i in range(n):
-                        for s in range(width):
-                            linear[i, s] -= V[q, j, i, s] * w[s]
+    sizes = np.empty((8, width), dtype)
+    largest, most, size, size2 = sizes[0], sizes[1], sizes[2], sizes[3]
+    faint, firm, faint2, firm2 = sizes[4], sizes[5], sizes[6], sizes[7]
+    for p in range(first, last, width):
+        _side_by_side(a, p, last, 1, as_)
+        _side_by_side(decay_A, p, last, 1, decay_As)
+        _side_by_side(decay_Q, p, last, 1, decay_Qs)
+        _side_by_side(h0, p, last, 1, h)
+        _side_by_side(r_inv, p, last, 1, rs)
+        _side_by_side(decay_B, p, last, 1, decay_Bs)
+        _side_by_side(g, p, last, 1, gs)
+        _transposed(B, p, last, per_B, Bt)
+        _lower_half(Q, p, last, per_Q, Qs)
+        h2[:], das[:], ddecay_As[:], ddecay_Qs[:] = 0.0, 0.0, 0.0, 0.0
+        largest[:], faint[:], firm[:], faint2[:], firm2[:] = 1.0, 0.0, 0.0, 0.0, 0.0
+        drs[:], ddecay_Bs[:], dBt[:], dQs[:] = 0.0, 0.0, 0.0, 0.0
+        for bottom in range(0, horizon, stretch):
+            top = min(bottom + stretch, horizon)
+            if top == horizon:
+                _lower_half(Qf, p, last, 1, P)
             else:
-                gs[:] = 0.0
-            for j in range(m - 1, -1, -1):
-                w[:], root[:] = 0.0, 0.0
-                for i in range(n):
-                    seen, xi, x2i = V[q, j, i], x[i], x2[i]
+                P[:, : min(width, last - p)] = kept[top // stretch - 1, :, p : min(p + width, last)]
+            for t in range(top, bottom, -1):  # backward in time: what the closed loop needs of every step
+                q = t - bottom - 1
+                Ps[q] = P
+                if t == bottom + 1:
+                    _top(P, n, most)
+                _fade(decay_Bs, t, fade)
+                for j in range(m):
+                    some = False
                     for s in range(width):
-                        w[s] += seen[s] * xi[s]
-                    for s in range(width):
-                        root[s] += seen[s] * x2i[s]
-                for s in range(width):
-                    gain = rs[j, s] / D[q, j, s]
-                    u[j, s] = -gain * fade[j, s] * w[s]
-                    u2[j, s] = -gain * (gs[j, s] + fade[j, s] * (root[s] + known[j, s]))
-                    e[j, s] = fade[j, s] * u[j, s]
-                    e2[j, s] = fade[j, s] * u2[j, s]
-                for i in range(n):
-                    bi, ej, e2j, xi, x2i = Bt[j, i], e[j], e2[j], x[i], x2[i]
-                    for s in range(width):
-                        xi[s] += bi[s] * ej[s]
-                    for s in range(width):
-                        x2i[s] += bi[s] * e2j[s]
-            lam[:], lam2[:] = 0.0, 0.0
-            at = 0
-            for i in range(n):
-                for k in range(i):
-                    entry, xi, xk, x2i, x2k = Ps[q, at], x[i], x[k], x2[i], x2[k]
-                    li, lk, l2i, l2k = lam[i], lam[k], lam2[i], lam2[k]
-                    for s in range(width):
-                        li[s] += entry[s] * xk[s]
-                    for s in range(width):
-                        lk[s] += entry[s] * xi[s]
-                    for s in range(width):
-                        l2i[s] += entry[s] * x2k[s]
-                    for s in range(width):
-                        l2k[s] += entry[s] * x2i[s]
-                    at += 1
-                for s in range(width):
-                    lam[i, s] += Ps[q, at, s] * x[i, s]
-                    lam2[i, s] += Ps[q, at, s] * x2[i, s]
-                at += 1
-            if like.itemsize == 4:
-                _compare(Ps[q], x, lam, faint, firm)
-                _compare(Ps[q], x2, lam2, faint2, firm2)
-            for j in range(m):
-                w[:], root[:] = 0.0, 0.0
-                for i in range(n):
-                    bi, ej, e2j, li, l2i, dbi = Bt[j, i], e[j], e2[j], lam[i], lam2[i], dBt[j, i]
-                    for s in range(width):
-                        dbi[s] += li[s] * e2j[s] + l2i[s] * ej[s]
-                    for s in range(width):
-                        w[s] += bi[s] * li[s]
-                    for s in range(width):
-                        root[s] += bi[s] * l2i[s]
-                for s in range(width):
-                    exact, reach2 = fade[j, s] * w[s], fade[j, s] * root[s]
-                    exact2 = reach2 + gs[j, s]
-                    if rs[j, s] > 0:  # B' λ = -R u, without the digits that the sum loses
-                        exact, exact2 = -u[j, s] / rs[j, s], -u2[j, s] / rs[j, s]
-                    drs[j, s] -= exact * exact2
-                    ddecay_Bs[j, s] -= t * (exact * u2[j, s] + reach2 * u[j, s])
-            for i in range(n):
-                for s in range(width):
-                    through = fade_A[i, s] * (lam[i, s] * h2[i, s] + lam2[i, s] * h[i, s])
-                    das[i, s] += through
-                    ddecay_As[i, s] -= t * as_[i, s] * through
-                    if t == 1:
-                        dh0s[i, s] = A[i, s] * lam2[i, s]
-                    h[i, s] = x[i, s]
-                    h2[i, s] = x2[i, s]
-            if t < horizon:
-                _fade(decay_Qs, t, scale)
+                        w[s] = rs[j, s] * fade[j, s] * fade[j, s]
+                        some = some or w[s] != 0
+                    if t == bottom + 1:
+                        _look(Bt[j], w, most, size, largest)
+                    if some or t == 1:
+                        _absorb(P, Bt[j], w, V[q, j], D[q, j], work, root, largest)
+                    else:
+                        V[q, j], D[q, j] = 0.0, 1.0
+                if t > bottom + 1:
+                    _step_back(P, t, as_, Qs, decay_As, decay_Qs, A, scale)
+            for t in range(bottom + 1, top + 1):  # forward in time: the problem and its adjoint (names with a 2)
+                q = t - bottom - 1
+                _fade(decay_As, t, fade_A)
+                _fade(decay_Bs, t, fade)
                 for i in range(n):
                     for s in range(width):
-                        lam[i, s] = scale[i, s] * h[i, s]
-                        lam2[i, s] = scale[i, s] * h2[i, s]
+                        A[i, s] = 1 + fade_A[i, s] * as_[i, s]
+                        x[i, s] = A[i, s] * h[i, s]
+                        x2[i, s] = A[i, s] * h2[i, s]
+                known[:] = 0.0
+                if t == 1:
+                    # the gradient of the first action pulls once: a linear cost, absorbed like the quadratic one
+                    linear[:] = 0.0
+                    for j in range(m):
+                        for i in range(n):
+                            for s in range(width):
+                                known[j, s] += Bt[j, i, s] * linear[i, s]
+                        for s in range(width):
+                            w[s] = rs[j, s] * fade[j, s] * (gs[j, s] + fade[j, s] * known[j, s]) / D[q, j, s]
+                        for i in range(n):
+                            for s in range(width):
+                                linear[i, s] -= V[q, j, i, s] * w[s]
+                else:
+                    gs[:] = 0.0
+                for j in range(m - 1, -1, -1):
+                    w[:], root[:] = 0.0, 0.0
+                    for i in range(n):
+                        seen, xi, x2i = V[q, j, i], x[i], x2[i]
+                        for s in range(width):
+                            w[s] += seen[s] * xi[s]
+                        for s in range(width):
+                            root[s] += seen[s] * x2i[s]
+                    for s in range(width):
+                        gain = rs[j, s] / D[q, j, s]
+                        u[j, s] = -gain * fade[j, s] * w[s]
+                        u2[j, s] = -gain * (gs[j, s] + fade[j, s] * (root[s] + known[j, s]))
+                        e[j, s] = fade[j, s] * u[j, s]
+                        e2[j, s] = fade[j, s] * u2[j, s]
+                    for i in range(n):
+                        bi, ej, e2j, xi, x2i = Bt[j, i], e[j], e2[j], x[i], x2[i]
+                        for s in range(width):
+                            xi[s] += bi[s] * ej[s]
+                        for s in range(width):
+                            x2i[s] += bi[s] * e2j[s]
+                lam[:], lam2[:] = 0.0, 0.0
                 at = 0
                 for i in range(n):
-                    for k in range(i + 1):
-                        li, lk, l2i, l2k, entry, cost = lam[i], lam[k], lam2[i], lam2[k], dQs[at], Qs[at]
-                        di, dk = ddecay_Qs[i], ddecay_Qs[k]
+                    for k in range(i):
+                        entry, xi, xk, x2i, x2k = Ps[q, at], x[i], x[k], x2[i], x2[k]
+                        li, lk, l2i, l2k = lam[i], lam[k], lam2[i], lam2[k]
                         for s in range(width):
-                            more[s] = li[s] * l2k[s] + l2i[s] * lk[s]
+                            li[s] += entry[s] * xk[s]
                         for s in range(width):
-                            entry[s] += more[s]
+                            lk[s] += entry[s] * xi[s]
                         for s in range(width):
-                            di[s] -= t * cost[s] * more[s]
-                        if k < i:
-                            for s in range(width):
-                                dk[s] -= t * cost[s] * more[s]
+                            l2i[s] += entry[s] * x2k[s]
+                        for s in range(width):
+                            l2k[s] += entry[s] * x2i[s]
                         at += 1
-    for s in range(min(width, last - p)):
-        if again and not lost[p + s] > limit:
-            continue
-        at = 0
-        for i in range(n):
-            da[p + s, i], dh0[p + s, i] = das[i, s], dh0s[i, s]
-            ddecay_A[p + s, i], ddecay_Q[p + s, i] = ddecay_As[i, s], ddecay_Qs[i, s]
-            for k in range(i + 1):
-                dQ[p + s, i, k] = dQ[p + s, k, i] = dQs[at, s] / 2
-                end = (h[i, s] * h2[k, s] + h2[i, s] * h[k, s]) / 2
-                dQf[p + s, i, k] = dQf[p + s, k, i] = end
-                at += 1
+                    for s in range(width):
+                        lam[i, s] += Ps[q, at, s] * x[i, s]
+                        lam2[i, s] += Ps[q, at, s] * x2[i, s]
+                    at += 1
+                if a.itemsize == 4 and (t % 4 == 1 or t == horizon):  # now and then
+                    _top(Ps[q], n, most)
+                    _compare(most, x, lam, size, size2, faint, firm)
+                    _compare(most, x2, lam2, size, size2, faint2, firm2)
+                for j in range(m):
+                    w[:], root[:] = 0.0, 0.0
+                    for i in range(n):
+                        bi, ej, e2j, li, l2i, dbi = Bt[j, i], e[j], e2[j], lam[i], lam2[i], dBt[j, i]
+                        for s in range(width):
+                            dbi[s] += li[s] * e2j[s] + l2i[s] * ej[s]
+                        for s in range(width):
+                            w[s] += bi[s] * li[s]
+                        for s in range(width):
+                            root[s] += bi[s] * l2i[s]
+                    for s in range(width):
+                        exact, reach2 = fade[j, s] * w[s], fade[j, s] * root[s]
+                        exact2 = reach2 + gs[j, s]
+                        if rs[j, s] > 0:  # B' λ = -R u, without the digits that the sum loses
+                            exact, exact2 = -u[j, s] / rs[j, s], -u2[j, s] / rs[j, s]
+                        drs[j, s] -= exact * exact2
+                        ddecay_Bs[j, s] -= t * (exact * u2[j, s] + reach2 * u[j, s])
+                for i in range(n):
+                    for s in range(width):
+                        through = fade_A[i, s] * (lam[i, s] * h2[i, s] + lam2[i, s] * h[i, s])
+                        das[i, s] += through
+                        ddecay_As[i, s] -= t * as_[i, s] * through
+                        if t == 1:
+                            dh0s[i, s] = A[i, s] * lam2[i, s]
+                        h[i, s] = x[i, s]
+                        h2[i, s] = x2[i, s]
+                if t < horizon:
+                    _fade(decay_Qs, t, scale)
+                    for i in range(n):
+                        for s in range(width):
+                            lam[i, s] = scale[i, s] * h[i, s]
+                            lam2[i, s] = scale[i, s] * h2[i, s]
+                    at = 0
+                    for i in range(n):
+                        for k in range(i + 1):
+                            li, lk, l2i, l2k, entry, cost = lam[i], lam[k], lam2[i], lam2[k], dQs[at], Qs[at]
+                            di, dk = ddecay_Qs[i], ddecay_Qs[k]
+                            for s in range(width):
+                                more[s] = li[s] * l2k[s] + l2i[s] * lk[s]
+                            for s in range(width):
+                                entry[s] += more[s]
+                            for s in range(width):
+                                di[s] -= t * cost[s] * more[s]
+                            if k < i:
+                                for s in range(width):
+                                    dk[s] -= t * cost[s] * more[s]
+                            at += 1
+        for s in range(min(width, last - p)):
+            at = 0
+            for i in range(n):
+                da[p + s, i], dh0[p + s, i] = das[i, s], dh0s[i, s]
+                ddecay_A[p + s, i], ddecay_Q[p + s, i] = ddecay_As[i, s], ddecay_Qs[i, s]
+                for k in range(i + 1):
+                    dQ[p + s, i, k] = dQ[p + s, k, i] = dQs[at, s] / 2
+                    end = (h[i, s] * h2[k, s] + h2[i, s] * h[k, s]) / 2
+                    dQf[p + s, i, k] = dQf[p + s, k, i] = end
+                    at += 1
+                for j in range(m):
+                    dB[p + s, i, j] = dBt[j, i, s]
             for j in range(m):
-                dB[p + s, i, j] = dBt[j, i, s]
-        for j in range(m):
-            dr_inv[p + s, j], ddecay_B[p + s, j] = drs[j, s], ddecay_Bs[j, s]
-    for s in range(width):
-        if faint[s] > CANCELLED * firm[s] or faint2[s] > CANCELLED * firm2[s]:
-            largest[s] = max(largest[s], 2 * limit)
-    return _note(again, limit, largest, p, last, lost)
-
-
-@_compile
-def backward(
-    first: int, last: int, per_B: int, per_Q: int, a: Array, B: Array, Q: Array, Qf: Array, r_inv: Array,
-    decay_A: Array, decay_B: Array, decay_Q: Array, h0: Array, horizon: int, stretch: int, kept: Array, g: Array,
-    da: Array, dB: Array, dQ: Array, dQf: Array, dr_inv: Array, ddecay_A: Array, ddecay_B: Array, ddecay_Q: Array,
-    dh0: Array, lost: Array,
-) -> None:  # fmt: skip
-    for p in range(first, last, BLOCK):
-        if not _backward(
-            a[:0], p, last, per_B, per_Q, a, B, Q, Qf, r_inv, decay_A, decay_B, decay_Q, h0, horizon, stretch, kept, g,
-            da, dB, dQ, dQf, dr_inv, ddecay_A, ddecay_B, ddecay_Q, dh0, lost,
-        ):  # fmt: skip
-            _backward(
-                np.empty((0, 0), np.float64), p, last, per_B, per_Q, a, B, Q, Qf, r_inv, decay_A, decay_B, decay_Q, h0,
-                horizon, stretch, kept, g, da, dB, dQ, dQf, dr_inv, ddecay_A, ddecay_B, ddecay_Q, dh0, lost,
-            )  # fmt: skip
+                dr_inv[p + s, j], ddecay_B[p + s, j] = drs[j, s], ddecay_Bs[j, s]
+        for s in range(width):
+            if faint[s] > CANCELLED * firm[s] or faint2[s] > CANCELLED * firm2[s]:
+                largest[s] = np.inf
+        lost[p : min(p + width, last)] = largest[: min(width, last - p)]

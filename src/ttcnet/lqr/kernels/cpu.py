@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from importlib.util import find_spec
 from itertools import pairwise
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -154,27 +154,20 @@ def _spread(compute: Callable[..., None], family: Family, arguments: tuple[Any, 
 def _in_pieces(compute: Callable[[int, int], None], pieces: list[tuple[int, int]], workers: int) -> None:
     """compute(first, last) for all pieces. An interrupt does not wait for those that have begun: their threads are
     daemons, which hold no process back, and what they write to is theirs."""
-    todo: SimpleQueue[tuple[int, int]] = SimpleQueue()
     done: SimpleQueue[BaseException | None] = SimpleQueue()
     stopped = threading.Event()
-    for piece in pieces:
-        todo.put(piece)
 
-    def work() -> None:
-        while not stopped.is_set():
-            try:
-                piece = todo.get_nowait()
-            except Empty:
-                return
-            try:
+    def work(piece: tuple[int, int]) -> None:
+        try:
+            if not stopped.is_set():
                 compute(*piece)
-                done.put(None)
-            except BaseException as error:
-                done.put(error)
+            done.put(None)
+        except BaseException as error:
+            done.put(error)
 
     try:
-        for _ in range(workers):
-            threading.Thread(target=work, name="ttcnet", daemon=True).start()
+        for piece in pieces:
+            _daemons(workers).put(partial(work, piece))
         for _ in pieces:
             error = done.get()
             if error is not None:
@@ -184,12 +177,27 @@ def _in_pieces(compute: Callable[[int, int], None], pieces: list[tuple[int, int]
 
 
 @cache
+def _daemons(workers: int) -> SimpleQueue[Callable[[], None]]:
+    """A queue of work, for so many threads that stay: new ones each time would leave memory behind."""
+    todo: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+    def work() -> None:
+        while True:
+            todo.get()()
+
+    for _ in range(workers):
+        threading.Thread(target=work, name="ttcnet", daemon=True).start()
+    return todo
+
+
+@cache
 def _pool(workers: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers, thread_name_prefix="ttcnet")
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked process has none of its parent's threads
+    for of_threads in (_pool, _daemons):  # a forked process has none of its parent's
+        os.register_at_fork(after_in_child=of_threads.cache_clear)
 
 
 @cache

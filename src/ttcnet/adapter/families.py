@@ -66,7 +66,10 @@ def _configuration(base: Any, name: str) -> Any:
 
         def __post_init__(self, **kwargs: Any) -> None:
             super().__post_init__(**kwargs)
-            adapter_of(self)
+            if self.ttc_adapter is not None:  # said in its file, where none means that it is from before
+                self.ttc_adapter = {**self.ttc_adapter, "context": adapter_of(self).context}
+            else:
+                adapter_of(self)
 
         @classmethod
         def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:

@@ -13,6 +13,7 @@ SEED = int(os.environ.get("FUZZ_SEED", "19"))  # another seed takes others of th
 CASES = 600
 SPARE = ("chat_template.jinja", "generation_config.json", "tokenizer_config.json")  # what a model can do without
 KEPT = ("made", "again", "asked", "tuned", "trained")
+UNREAD = ("adapter/config.json", "answers/summary.json")  # which others read
 EACH = 6  # damaged fields of a file
 ODD = [
     "", " ", "-1", "0", "1e999", "nan", "-inf", "x", damage.DIGITS, str(damage.HUGE), "1,2,", ",", "0x10", "٣", "1.5",
@@ -51,7 +52,7 @@ ALONE = [
     ["eval", "show", "/dev/null"], ["eval", "show", "/"], ["data", "/dev/null"], ["sft", "/dev/null"], ["data", "/"],
     ["eval", "math", "/dev/null", "--model", "/", "--out", "/dev/null/x"], ["eval", "likelihood", "/", "--model", "/"],
     ["sudoku", "eval", "/dev/null", "--data", "/dev/null"], ["sudoku", "train", "--data", "/", "--out", "/dev/null"],
-    ["countdown", "make", "--out", "/dev/null"], ["countdown", "make", "--out", "/"],
+    ["countdown", "make", "--out", "/dev/null/x"], ["countdown", "make", "--out", "/"],
     ["countdown", "make", "--out", "new", "--count", str(damage.HUGE), "--limit", "2", "--largest", "2"],
     ["sft", "--model", "", "--data", "", "--out", ""], ["eval", "math", "", "--model", "", "--out", ""],
     ["eval", "math", "nosuch\udcff", "--model", "./nosuch\udcff", "--out", "new"],
@@ -111,7 +112,7 @@ def _harmed(name: str, line: str, target: str, world: Path, random: Random, agai
     words, file, found = line.split(), world / target, list[Case]()
 
     def add(way: str, harm: Callable[[Path], object], may_pass: bool = False) -> None:
-        useless = target.partition("/")[0] in KEPT  # not all that a run has kept is read when it goes on
+        useless = target.partition("/")[0] in KEPT or target in UNREAD  # not all of a run is read when it goes on
         found.append(Case(f"{name}: {target}: {way}", words, target, harm, may_pass or useless))
 
     binary = file.suffix == ".safetensors"

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,6 +34,7 @@ from .local import Local
 
 OURS, SETTINGS = Path(__file__).parent / "lm_tasks", "settings.json"
 ALLOWED = "HF_ALLOW_CODE_EVAL"  # what the package evaluate asks for before it runs code
+DEEPEST = 1000  # brackets
 SEED = 1234  # lm_eval's own
 LOGGERS = ("lm_eval.evaluator", "lm_eval.api.task")
 SETTLED = (  # what they say, task by task, of what the user has asked for or cannot use here
@@ -123,6 +125,8 @@ def _tasks(settings: Harness, run_code: bool) -> list[Any]:
         entry = manager.task_index.get(name)
         if entry is not None and (entry.cfg or {}).get("unsafe_code") and not run_code:
             _refuse(name)  # before it is loaded, which tries to run a program already
+        if Path(name).is_file() and _depth(Path(name)) > DEEPEST:  # the parser of YAML would take the process down
+            fail("tasks", "must be whole YAML", f"{name}: more than {DEEPEST} brackets deep", "Correct the file.")
         try:
             loaded = manager.load(name)
         except yaml.YAMLError as error:
@@ -140,6 +144,12 @@ def _tasks(settings: Harness, run_code: bool) -> list[Any]:
         groups = loaded["groups"]
         found += [groups[name]] if name in groups else loaded["tasks"].values()
     return found
+
+
+def _depth(path: Path) -> int:
+    """How many brackets are open at once."""
+    steps = ((letter in "[{") - (letter in "]}") for letter in path.read_text(errors="replace"))
+    return max(accumulate(steps, initial=0))
 
 
 @contextmanager

@@ -31,7 +31,7 @@ class Attending:
         x: tokens (batch, length, width).
         attention_mask: (batch, length and what is in the cache), 1 for real tokens and 0 for padding; or a mask of
             four dimensions, (batch, 1, queries, keys), as transformers makes them.
-        position_ids: (batch or 1, length); None goes on counting where the cache ends.
+        position_ids: (batch or 1, length); None counts on from where the cache ends.
         cache: of transformers.
         weights: a list to which each mixer appends its weights (batch, heads, queries, keys).
     """

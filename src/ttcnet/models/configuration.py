@@ -44,7 +44,7 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
         max_position_embeddings: learned positions, where not causal.
         grid: where not causal, side of a square grid of boxes, such as 9 for Sudoku: row, column and box of a token are
             embedded beside its position. None embeds the position alone.
-        zero_init: start with what is inserted putting out zero.
+        zero_init: inserted layers start with an output of zero.
         supervision: where labels are given, what is judged: what comes out of every "block", of every "loop", or at the
             "end" alone. None is every block for cells, and the end for a language model.
         ttc_heads: heads of a TTC layer; None is num_attention_heads.

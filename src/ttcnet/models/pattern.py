@@ -25,7 +25,7 @@ from ttcnet.nn.mixers import KINDS
 
 
 class BlockPlan(NamedTuple):
-    """A block: its mixer, and what is inserted between it and the MLP; every how many passes the block, and each
+    """A block: its mixer, and the layers inserted between it and the MLP; every how many passes the block, and each
     inserted layer, is at work."""
 
     mixer: str

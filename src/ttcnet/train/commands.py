@@ -29,20 +29,20 @@ def sft(
     data: Annotated[str | None, typer.Option(help="JSON Lines file, plain or gzip, or owner/name of the Hub.")] = None,
     out: Annotated[
         str | None,
-        typer.Option(help="Folder of the run. A run that is there goes on; with more --steps or --epochs, to there."),
+        typer.Option(help="Folder of the run. A run that is there resumes; more --steps or --epochs extend it."),
     ] = None,
     split: Annotated[str, typer.Option(help="Of a dataset of the Hub.")] = FineTuning.split,
     system: Annotated[str | None, typer.Option(help="System prompt of rows that have none; no prompt if none.")] = None,
     insert: Annotated[str, typer.Option(help="ttc, a mixer in its place, or none for plain fine-tuning.")] = INSERT,
     every: Annotated[str, typer.Option(help="Insert into the last of every so many layers: 8, or 16:2.")] = EVERY,
-    heads: Annotated[int, typer.Option(min=1, help="Heads of what is inserted.")] = HEADS,
+    heads: Annotated[int, typer.Option(min=1, help="Heads of the inserted layers.")] = HEADS,
     train: Annotated[str, typer.Option(help="inserted, all or lora.")] = FineTuning.train,
     lora_rank: Annotated[int, typer.Option(help="Of LoRA.")] = FineTuning.lora_rank,
     horizon: Annotated[
         str, typer.Option(help="Drawn every step: pln:8,0.1,32, uniform:1,32 or fixed:8.")
     ] = FineTuning.horizon,
     lr: Annotated[float, typer.Option(help="Highest learning rate; it ends at a tenth.")] = FineTuning.lr,
-    inserted_lr: Annotated[float | None, typer.Option(help="That of what is inserted; --lr if none.")] = None,
+    inserted_lr: Annotated[float | None, typer.Option(help="That of inserted layers; --lr if none.")] = None,
     warm_up: Annotated[float, typer.Option(help="Share of the steps in which it rises.")] = FineTuning.warm_up,
     weight_decay: Annotated[float, typer.Option(help="AdamW's.")] = FineTuning.weight_decay,
     batch: Annotated[int, typer.Option(help="Examples in a step, over all devices.")] = FineTuning.batch,
@@ -67,7 +67,7 @@ def sft(
     seed: Annotated[int, typer.Option(help="Of weights, order and horizons.")] = FineTuning.seed,
     trust_remote_code: Trust = False,
 ) -> None:
-    """Fine-tune a language model, with TTC layers inserted. Runs that were killed go on from their last checkpoint when
+    """Fine-tune a language model, with TTC layers inserted. Killed runs resume from their last checkpoint when
     the command is given again; SIGTERM makes one first. On several GPUs: accelerate launch -m ttcnet.cli sft ..."""
     from ttcnet.console import say, tell
     from ttcnet.errors import complaints, fail

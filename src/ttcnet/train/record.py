@@ -1,4 +1,4 @@
-"""settings.json in the folder of a run: what the run is, and whether a command may go on with it."""
+"""settings.json in the folder of a run: what the run is, and whether a command may resume it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def checked(config: FineTuning, out: Path, tell: Callable[[str], None]) -> dict[
     if not (kept.exists() and begun(out)):
         return {"settings": now}
     content = read_json(kept, "Restore it, or choose another folder.", settings=dict)
-    # of before there was a choice of context: as it was then
+    # saved before there was a choice of context: as it was then
     before, extended = _named(content["settings"], "head"), list(content.get("extended", []))
     changed = {name: (before.get(name), now[name]) for name in now if before.get(name) != now[name]}
     changed.pop("out", None)  # a folder may be moved
@@ -53,6 +53,6 @@ def checked(config: FineTuning, out: Path, tell: Callable[[str], None]) -> dict[
 
 
 def _named(settings: Any, context: str) -> Any:
-    """Settings that name the context of what is inserted, which is `context` if they do not."""
+    """Settings that name the context of inserted layers, which is `context` if they do not."""
     adapter = settings.get("adapter")
     return settings if adapter is None else settings | {"adapter": {"context": context} | adapter}

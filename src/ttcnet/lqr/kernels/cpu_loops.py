@@ -16,7 +16,7 @@ from ttcnet.compiling import jit
 
 Array = Any
 BLOCK = 128  # more do not fit into the processor's second cache, fewer leave SIMD idle
-CANCELLED = 256.0  # max(P) max(h) over max(λ), λ = P h, from which on λ is a difference without the digits of float32
+CANCELLED = 256.0  # max(P) |h| over |λ|, λ = P h, beyond which λ has too few digits in float32
 _compile = jit(nogil=True, fastmath={"contract", "nsz"}, error_model="numpy")
 
 

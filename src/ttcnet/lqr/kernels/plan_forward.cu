@@ -185,8 +185,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_forward(
     const int lowest = u_out || kept ? bottom + 1 : bottom + every;
     for (int t = top; t > lowest; --t) {
         worst = absorb_all(p, t, P, kept ? 1 : worst);
-        if (kept) worst_of_all = max(worst_of_all, worst);
         if (kept) {
+            worst_of_all = max(worst_of_all, worst);
             store(kept, t - bottom - 1, shape, p, P);
             if (p.group.lane == 0) lost[(t - bottom - 1) * problems + p.index] = worst;
         }

@@ -68,7 +68,7 @@ def train_command(
     mlp_width: Annotated[int | None, typer.Option(help="Inside the MLP of a block; 8/3 of the width.")] = None,
     seed: Annotated[int, typer.Option(help="Of weights, batches and dropout.")] = 0,
     save_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 1000,
-    minutes: Annotated[float | None, typer.Option(help="Save and stop after so many, to go on another time.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Save and stop after so many, to resume another time.")] = None,
     device: Device = "auto",
 ) -> None:
     """Train a model. Killed runs continue from their last checkpoint when the command is given again. On several GPUs:

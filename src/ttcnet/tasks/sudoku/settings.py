@@ -45,8 +45,8 @@ class TrainConfig:
             last of all if they are fewer.
         supervision: what a loss is taken of: what comes out of every "block", of every "loop", or at the "end" alone.
         context: of TTC layers: "token" or "head".
-        zero_init: start with what is inserted putting out zero.
-        inserted_lr: the highest learning rate of what is inserted; None is `lr`. It falls in proportion.
+        zero_init: inserted layers start with an output of zero.
+        inserted_lr: the highest learning rate of inserted layers; None is `lr`. It falls in proportion.
         decay_bases: weight decay on the bases of TTC layers too.
         mlp_width: inside the MLP of a block; None is 8/3 of the width.
     """

@@ -38,7 +38,7 @@ def train(
     report: Report | None = None,
 ) -> TTCNetForCellClassification:
     """Train, or go on where a killed run stopped: the result is the same. The folder gets config.json, log.jsonl,
-    checkpoint.safetensors, and model/ at the end. After `minutes` it saves and stops, to go on another time."""
+    checkpoint.safetensors, and model/ at the end. After `minutes` it saves and stops, to resume another time."""
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
     if out.exists() and not out.is_dir():
         fail("out", "must be a folder", f"{out}, a file", "Choose another place.", NotADirectoryError)

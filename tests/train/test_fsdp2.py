@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import socket
+from functools import wraps
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+from torch.func import functional_call
+from transformers import LlamaForCausalLM
 
 from tests.train.conftest import run_settings
 from tests.train.tiny import model, tokenizer
@@ -78,11 +81,14 @@ def two_processes(folder, out, train, precision):
 
 @pytest.mark.parametrize("train", RESULTS)
 @pytest.mark.parametrize("precision", [RECIPE["mixed_precision"], "no"])
-def test_the_shipped_configuration(precision, train, tmp_path):
-    """In bfloat16, as it is shipped: as far from what float32 gives as one process in bfloat16. In float32, where that
-    can be told more sharply: the same weights. To the bit when resumed, in both."""
-    for out, each in (("one", precision), ("exact", "no")):
-        sft.fine_tune(settings_of(tmp_path, out, train, each), model(), tokenizer())
+def test_the_shipped_configuration(precision, train, tmp_path, monkeypatch):
+    """In bfloat16, as it is shipped: as far from what float32 gives as one process that, like FSDP2, computes all in
+    bfloat16. In float32, where that can be told more sharply: the same weights. To the bit when
+    resumed, in both."""
+    sft.fine_tune(settings_of(tmp_path, "exact", train, "no"), model(), tokenizer())
+    if precision == "bf16":
+        monkeypatch.setattr(LlamaForCausalLM, "forward", with_rounded_weights(LlamaForCausalLM.forward))
+    sft.fine_tune(settings_of(tmp_path, "one", train, precision), model(), tokenizer())
     two_processes(tmp_path, "two", train, precision)
     shutil.copytree(tmp_path / "two", tmp_path / "again")
     shutil.rmtree(tmp_path / "again" / "checkpoint-6")
@@ -94,9 +100,26 @@ def test_the_shipped_configuration(precision, train, tmp_path):
     if precision == "no":
         assert all((one[name] - two[name]).abs().max() < 1e-5 for name in one)
     else:
-        assert 0 < distance(two, exact) < 2 * distance(one, exact)
+        assert 0 < distance(two, exact) < 2 * distance(one, exact), (distance(two, exact), distance(one, exact))
     if train == "all":
         assert json.loads((tmp_path / "two/model/config.json").read_text())["architectures"] == ["TTCLlamaForCausalLM"]
+
+
+def with_rounded_weights(forward):
+    """FSDP2 hands layers their weights in bfloat16, so that all is computed in it; autocast leaves much in float32."""
+    inside = set()
+
+    @wraps(forward)
+    def rounded(net, *args, **options):
+        if net in inside:
+            return forward(net, *args, **options)
+        inside.add(net)
+        try:
+            return functional_call(net, {name: x.bfloat16() for name, x in net.named_parameters()}, args, options)
+        finally:
+            inside.remove(net)
+
+    return rounded
 
 
 def weights(run, train):

@@ -11,26 +11,24 @@
 // keeps, every second is kept of such a problem, its P and not its P°; the others are found again from the one behind them.
 
 #ifndef CAREFUL_ABOVE  // set by the compiler when tests look at the fast path alone
-#define CAREFUL_ABOVE (N > 16 ? 4 * N : 64)
+#define CAREFUL_ABOVE (4 * max(16, shape.n))
 #endif
 
-// How much smaller P may be along some action than elsewhere, w |b|^2 max(P) / 32: all digits that were ever lost. Where Q is
-// next to nothing, nothing has brought them back, and it is / 4. More than any number if P is none: a minimum was missing at
-// a later step, or digits to see it by.
-__device__ __forceinline__ real faintest(const Problem &p, int t, const real (&P)[ROWS][N]) {
-    real largest = 0, of_Q = 0, cheapest = 0, total = 0, fade[ACTIONS], fade_Q[ROWS], Q[N];
+// How much smaller P may be along some action than elsewhere, w |b|^2 max(P) / 32: all digits that were ever lost. It is not
+// divided for a single action, and times 4 where Q is next to nothing, so that nothing has brought them back. More than any
+// number if P is none: a minimum was missing at a later step, or digits to see it by.
+__device__ __forceinline__ real faintest(const Problem &p, const Shape &shape, int t, const real (&P)[ROWS][N]) {
+    real largest = 0, of_Q = 0, cheapest = 0, fade[ACTIONS], fade_Q[ROWS];
     p.Q_fade(t, fade_Q);
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-        p.load_Q(r, Q);
+    for (int r = 0; r < ROWS; ++r) {  // the largest numbers of P and Q are on their diagonals
+        real here = 0;
 #pragma unroll
-        for (int k = 0; k < N; ++k) {
-            largest = max(largest, P[r][k]);
-            total += P[r][k];
-            of_Q = max(of_Q, fade_Q[r] * fade_Q[r] * Q[k]);
-        }
+        for (int k = 0; k < N; ++k) here = k == p.row(r) ? P[r][k] : here;
+        if (here != here) here = (real)1e30;
+        largest = max(largest, here);
+        of_Q = max(of_Q, fade_Q[r] * fade_Q[r] * p.diagonal_of_Q(r));
     }
-    if (total != total) largest = (real)1e30;
     p.B_fade(t, fade);
 #pragma unroll
     for (int r = 0; r < ACTIONS; ++r) {
@@ -44,7 +42,7 @@ __device__ __forceinline__ real faintest(const Problem &p, int t, const real (&P
         of_Q = max(of_Q, __shfl_xor_sync(p.group.mask, of_Q, step, LANES));
         cheapest = max(cheapest, __shfl_xor_sync(p.group.mask, cheapest, step, LANES));
     }
-    return largest * cheapest / (1000 * of_Q < largest ? 4 : 32);
+    return largest * cheapest * (1000 * of_Q < largest ? (real)4 : (real)(shape.m > 1 ? 0.03125 : 1));
 }
 
 // the sum of two doubles, of which the second is the rounding error of the first
@@ -210,6 +208,34 @@ __device__ __forceinline__ void push_wide(const Problem &p, const wide (&e)[M], 
         for (int r = 0; r < ROWS; ++r) x[r] = x[r] + widely(p.Bt[j * B_ROW + p.row(r)]) * e[j];
 }
 
+// x = A h becomes the next state, x + B e, and lam its co-state, P x; before that, y and e are refined once: what they miss
+// -B' λ - pull by, and what that moves.
+__device__ __forceinline__ void refine_wide(
+    const Inputs &in, const Shape &shape, Problem &p, int t, const wide (&absorbed)[ROWS][N], const wide (&P)[ROWS][N],
+    wide (&x)[ROWS], const real *pull, wide (&y)[M], wide (&e)[M], wide (&lam)[ROWS]) {
+    wide next[ROWS], y_met[M], e_met[M];
+    for (int r = 0; r < ROWS; ++r) next[r] = x[r];
+    push_wide(p, e, next);
+    multiply_wide(p.group, P, next, lam);
+    decide_wide(in, shape, p, t, lam, pull, y_met, e_met);
+    for (int j = 0; j < M; ++j) {
+        y_met[j] = y_met[j] - y[j];
+        e_met[j] = e_met[j] - e[j];
+        y[j] = y[j] + y_met[j];
+        e[j] = e[j] + e_met[j];
+    }
+    for (int r = 0; r < ROWS; ++r) next[r] = widely(0);
+    push_wide(p, e_met, next);
+    multiply_wide(p.group, absorbed, next, lam);
+    decide_wide(in, shape, p, t, lam, nullptr, y_met, e_met);
+    for (int j = 0; j < M; ++j) {
+        y[j] = y[j] + y_met[j];
+        e[j] = e[j] + e_met[j];
+    }
+    push_wide(p, e, x);
+    multiply_wide(p.group, P, x, lam);
+}
+
 // As plan_forward's loop over the steps. What it says of kept steps: -1 for the digits that were lost, and P of every second
 // step below top.
 __device__ __noinline__ void forward_carefully(
@@ -249,13 +275,15 @@ __device__ __forceinline__ void narrow_all(const wide (&from)[COUNT], real (&to)
 // As plan_backward's loop over the steps, for a problem that plan_forward went through carefully. h_out and h2_out: the states at step top.
 __device__ __noinline__ void backward_carefully(
     const Inputs in, const Shape shape, Problem p, int bottom, int top, const real *end, const real *kept, const real *g,
-    const real *state, real *dh0, Gradients<real> &found, real (&h_out)[ROWS], real (&h2_out)[ROWS]) {
+    real *state, real *dh0, Gradients<real> &found, real (&h_out)[ROWS], real (&h2_out)[ROWS]) {
     Gradients<wide> of = {};
-    wide h[ROWS], h2[ROWS];
+    real *before = state + p.index * 4 * N;
+    wide h[ROWS], h2[ROWS], price[ROWS];
     for (int r = 0; r < ROWS; ++r) {
         const int i = p.row(r);
-        h[r] = widely(bottom ? state[p.index * 2 * N + i] : i < shape.n ? in.h0[p.index * shape.n + i] : 0);
-        h2[r] = widely(bottom ? state[p.index * 2 * N + N + i] : 0);
+        price[r] = widely(0);
+        h[r] = bottom ? widely(before[i]) + widely(before[2 * N + i]) : widely(i < shape.n ? in.h0[p.index * shape.n + i] : 0);
+        h2[r] = bottom ? widely(before[N + i]) + widely(before[3 * N + i]) : widely(0);
     }
     for (int t = bottom + 1; t <= top; ++t) {
         const real *pull = t == 1 ? g : nullptr;  // the gradient pulls at the first action, and at no other
@@ -283,10 +311,8 @@ __device__ __noinline__ void backward_carefully(
         multiply_wide(p.group, P, forced, lam2);
         decide_wide(in, shape, p, t, lam, nullptr, y, e);
         decide_wide(in, shape, p, t, lam2, pull, y2, e2);
-        push_wide(p, e, x);
-        push_wide(p, e2, x2);
-        multiply_wide(p.group, value, x, lam);
-        multiply_wide(p.group, value, x2, lam2);
+        refine_wide(in, shape, p, t, P, value, x, nullptr, y, e, lam);
+        refine_wide(in, shape, p, t, P, value, x2, pull, y2, e2, lam2);
 
         for (int r = 0; r < ACTIONS; ++r) {
             const int j = p.action(r);
@@ -306,6 +332,7 @@ __device__ __noinline__ void backward_carefully(
             h2[r] = x2[r];
             faded[r] = wide_fade(t, p.decay_Q[r]) * x[r];
             faded2[r] = wide_fade(t, p.decay_Q[r]) * x2[r];
+            if (t == shape.horizon) price[r] = price[r] + x2[r] * lam[r];
         }
         if (t == shape.horizon) break;
         gather_wide(p.group, faded, full);
@@ -313,9 +340,27 @@ __device__ __noinline__ void backward_carefully(
         for (int r = 0; r < ROWS; ++r) {
             real Q[N];
             p.load_Q(r, Q);
-            of.decay_Q[r] = of.decay_Q[r] - widely(t) * (faded[r] * wide_dot(Q, full2) + faded2[r] * wide_dot(Q, full));
+            const wide Qh2 = wide_dot(Q, full2);
+            price[r] = price[r] + faded[r] * Qh2;
+            of.decay_Q[r] = of.decay_Q[r] - widely(t) * (faded[r] * Qh2 + faded2[r] * wide_dot(Q, full));
             for (int k = 0; k < N; ++k) of.Q[r][k] = of.Q[r][k] + faded[r] * full2[k] + faded2[r] * full[k];
         }
+    }
+    if (shape.m == 1) {  // see plan_backward
+        wide full[N], total = widely(0);
+        gather_wide(p.group, price, full);
+        for (int k = 0; k < N; ++k) total = total + full[k];
+        of.r_inv[0] = total / widely(p.r_inv[0]);
+    }
+    if (ONE_DECAY_A) {  // states that share a decay may pull it in opposite directions
+        wide full[N], total = widely(0);
+        gather_wide(p.group, of.decay_A, full);
+        for (int k = 0; k < N; ++k) total = total + full[k];
+        for (int r = 0; r < ROWS; ++r) of.decay_A[r] = p.row(r) == 0 ? total : widely(0);
+    }
+    for (int r = 0; r < ROWS && top < shape.horizon; ++r) {
+        before[2 * N + p.row(r)] = rest(h[r]);
+        before[3 * N + p.row(r)] = rest(h2[r]);
     }
     narrow_all(of.a, found.a);
     narrow_all(of.r_inv, found.r_inv);

@@ -48,7 +48,7 @@ def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: 
         return grads
 
     problems, size = tokens * heads, padded(n) ** 2
-    state = g.new_empty(problems * 2 * padded(n))
+    state = g.new_empty(problems * 4 * padded(n))
     kept = g.new_empty(rhythm.kept * problems * (size + 1))
     points = g.new_empty(rhythm.inner_points, 2, problems * size)  # a P, and its further digits: see careful.cuh
     outer = checkpoints.view(rhythm.points, 2, problems * size)

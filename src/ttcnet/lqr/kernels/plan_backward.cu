@@ -85,7 +85,8 @@ __device__ __forceinline__ void push(const Problem &p, real (&h)[ROWS], real (&h
 
 // Forward in time through steps bottom + 1 .. top of two closed loops, the problem and its adjoint (names with a 2); adds up
 // gradients. kept, lost: P° of each of these steps and its largest 1 + w s (-1 says otherwise: see careful.cuh). end: P at step
-// top; null is Qf. g: the gradient of the first actions. state: h and h2 at step bottom, and then at step top.
+// top; null is Qf. g: the gradient of the first actions. state: h and h2 at step bottom, and then at step top; and what their
+// rounding leaves out, where numbers are wide.
 //
 // With λ = P° x at every step, x = A h and y = u / r_inv:  y = -B' λ,  h = x + B u,  and P h, the co-state that the gradients
 // want, is A λ' + Q h where λ' = P°' A h is what the next step begins with.
@@ -99,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(
     if (!set_up(in, shape, memory + GROUPS * ROOM, p)) return;
     if (!end) Warp(p.index, shape).read<N>(in.Qf, n, n, room);
     const int lane = p.group.lane;
-    real *h_kept = state + p.index * 2 * N, *h2_kept = h_kept + N;
+    real *h_kept = state + p.index * 4 * N, *h2_kept = h_kept + N;
 
     real P[ROWS][N], full[N], full2[N];
     real h[ROWS], h2[ROWS], x[ROWS], x2[ROWS], lam[ROWS], lam2[ROWS], fade_A[ROWS], pull[ACTIONS];
@@ -120,6 +121,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(
         Gradients<real> found;
         real h_found[ROWS], h2_found[ROWS];
         backward_carefully(in, shape, p, bottom, top, end, kept, g, state, dh0, found, h_found, h2_found);
+        __syncwarp(p.group.mask);  // all lanes have read what they exchanged there
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             of_a[r] = found.a[r];
@@ -149,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) h2[r] = 0;
         }
-        real forced[ROWS];
+        real forced[ROWS], price = 0;  // price: h' Q h2, over the steps
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             x[r] = (1 + fade_A[r] * p.a[r]) * h[r];
@@ -245,6 +247,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(
                             lam2[r] += fade_Q[r] * Qh2;
                         }
                         if (pass == 1) {
+                            price += faded[r] * Qh2;
                             of_decay_Q[r] -= t * (faded[r] * Qh2 + faded2[r] * Qh);
 #pragma unroll
                             for (int k = 0; k < N; ++k) of_Q[r][k] += faded[r] * full2[k] + faded2[r] * full[k];
@@ -315,6 +318,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(
                 lam2[r] = ahead2[r];
                 fade_A[r] = fade_A_next[r];
             }
+        }
+        if (top < horizon)
+            for (int k = lane; k < 2 * N; k += LANES) h_kept[2 * N + k] = 0;
+        // One action: where it is the only way to hold an unstable state, u hardly depends on its price, and the terms of dr_inv
+        // cancel. Those of Q do not: a cost that is scaled as a whole has the same minimum: r_inv dr_inv = <Q, dQ> + <Qf, dQf>.
+        if (m == 1) {
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r)
+                if (top == horizon) price += h2[r] * lam[r];
+            price = p.group.sum(price);
+            if (lane == 0) of_r_inv[0] = price / p.r_inv[0];
         }
     }
 

@@ -196,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_forward(
             mark_narrow(points, (t - 1 - bottom) / every - 1, shape, p);
         }
     }
-    worst_of_all = max(max(worst_of_all, worst), faintest(p, lowest, P));
+    worst_of_all = max(max(worst_of_all, worst), faintest(p, shape, lowest, P));
     if (u_out) worst = decide(in, shape, p, room, P, u_out);
     else if (kept) worst = absorb_all(p, bottom + 1, P);
     if (kept) {

@@ -81,6 +81,10 @@ struct Problem {
             for (int i = 0; i < 4; ++i) row[4 * k + i] = part.x[i];
         }
     }
+    __device__ real diagonal_of_Q(int r) const {
+        const int k = row(r);
+        return Q[((r * (N / 4) + k / 4) * LANES + group.lane) * 4 + k % 4];
+    }
     // what the owner of action j has in its r-th place
     __device__ real weight(const real (&w)[ACTIONS], int r, int j) const { return group.from(w[r % ACTIONS], j / ACTIONS); }
 

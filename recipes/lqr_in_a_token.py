@@ -36,11 +36,11 @@ PROGRAM = "python -m recipes.lqr_in_a_token"
 
 
 def names(only: list[str] | None) -> list[str]:
-    """The runs, task/arm, of these names, tasks or arms; all if there are none. Those that take longest come first."""
+    """The runs, task/arm, of these names, tasks or arms; all if there are none. The slowest come first."""
     from recipes.lqr_arms import ARMS
     from recipes.lqr_tokens import TASKS
 
-    order = sorted(ARMS, key=lambda arm: (arm != "rank-one", arm.startswith("mlp")))
+    order = sorted(ARMS, key=lambda arm: arm != "rank-one")
     known = [f"{task}/{arm}" for arm in order for task in TASKS]
     if unknown := set(only or ()) - {*known, *TASKS, *ARMS}:
         rule = f"only must name tasks ({', '.join(TASKS)}), arms ({', '.join(ARMS)}) or both, as in dense/ttc"

@@ -4,8 +4,8 @@
     python -m recipes.lqr_in_a_token --out results/lqr-in-a-token --only dense/ttc --only dense/mlp
 
 results/lqr-in-a-token/README.md has the questions, `lqr_tokens` the tasks, `lqr_arms` the arms. A run is a task and an
-arm, with all its seeds and learning rates. Each is a folder with config and metrics; stopped or killed, the same command
-goes on, and what is done is passed over.
+arm, with all its seeds and learning rates. Each is a folder with config and metrics. Stopped or killed, the same
+command goes on, and what is done is passed over.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@ plan what it reads, better than an MLP of its size."""
 
 import json
 import sys
+from dataclasses import fields, replace
 from statistics import mean
 
 import pytest
@@ -13,7 +14,7 @@ from recipes import lqr_in_a_token
 from recipes.lqr_arms import ARMS, SWITCHES, Switched, layer_of, plan_rank_one, towards
 from recipes.lqr_tokens import ACTIONS, STEPS, TASKS, UNSTABLE, draw, features, first_action, tokens
 from recipes.lqr_training import OWN, Run, Settings
-from ttcnet.lqr import LQR, plan, solve
+from ttcnet.lqr import LQR, ModulatedLQR, plan, solve
 
 TINY = dict(steps=4, batch=8, pool=64, judged=32, seeds=2, rates=(1e-3, 1e-2))
 
@@ -79,7 +80,8 @@ def test_a_target_is_what_the_plan_goes_to():
 
 def test_rank_one_dynamics_are_planned_right():
     _, _, problem = switched("rank-one")
-    steps = problem.unroll(6)
+    family = {field.name: getattr(problem, field.name) for field in fields(ModulatedLQR)}
+    steps = ModulatedLQR(**family).unroll(6)
     fade = torch.exp(-torch.arange(1, 7).view(6, 1) * problem.decay_A.unsqueeze(-2)).unsqueeze(-1)
     product = problem.p.unsqueeze(-1) * problem.q.unsqueeze(-2)
     dense = LQR(torch.diag_embed(steps.A) + fade * product.unsqueeze(2), steps.B, steps.Q, steps.R, steps.h0)
@@ -104,8 +106,7 @@ def test_a_switch_changes_what_it_says(switch):
             assert problem.decay_A.abs().max() == problem.decay_B.abs().max() == problem.decay_Q.abs().max() == 0
             assert problem.a.max() > 0 > problem.a.min()
         case "fixed-scale":
-            twice = layer.problem(x)
-            twice.h0.mul_(2)
+            twice = replace(problem, h0=2 * problem.h0)
             torch.testing.assert_close(layer._answer(x, twice, 8), 2 * layer._answer(x, problem, 8))
 
 

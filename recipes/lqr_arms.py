@@ -16,32 +16,31 @@ from ttcnet.nn import TTCLayer
 from ttcnet.nn.context import GROWTH, Context, TokenContext
 from ttcnet.nn.inserted import Inserted
 
-WIDTH, HEADS, STATES, RANK = 64, 4, 8, 16
-LAYER: dict[str, Any] = dict(width=WIDTH, heads=HEADS, state_size=STATES, rank=RANK)
-SWITCHES: dict[str, dict[str, int]] = {  # what a head draws more, or more of
-    "terminal-shared": {}, "terminal-none": {}, "fixed-scale": {}, "decay-per-state": {"decay_A": STATES},
-    "homogeneous-pure": {}, "target": {"target": STATES - 1}, "rank-one": {"p": STATES, "q": STATES},
+SWITCHES: dict[str, dict[str, int]] = {  # what a head draws more, or more of: so many less than it has states
+    "terminal-shared": {}, "terminal-none": {}, "fixed-scale": {}, "decay-per-state": {"decay_A": 0},
+    "homogeneous-pure": {}, "target": {"target": 1}, "rank-one": {"p": 0, "q": 0},
 }  # fmt: skip
 HORIZONS = {"fixed": "fixed:8", "one": "fixed:1"}  # that an arm is trained at; others draw theirs
 UNDECAYED = {"undecayed-bases": ("bases_B", "bases_C")}  # what an arm spares from weight decay
 ARMS = ("ttc", "head", "mlp", "mlp-2.5", *HORIZONS, *SWITCHES, "homogeneous", *UNDECAYED)
 
 
-def layer_of(arm: str) -> nn.Module:
-    """The layer of an arm, drawn with torch's own random numbers."""
+def layer_of(arm: str, **size: int) -> nn.Module:
+    """The layer of an arm, drawn with torch's own random numbers. The size is that of a TTC layer."""
     if arm.startswith("mlp"):
-        return Feedforward(2.5 if arm == "mlp-2.5" else 1.0)
+        return Feedforward(2.5 if arm == "mlp-2.5" else 1.0, size)
     if arm in SWITCHES:
-        return Switched(arm)
-    return TTCLayer(**LAYER, context="head" if arm == "head" else "token", time_homogeneous=arm == "homogeneous")
+        return Switched(arm, **size)
+    options: dict[str, Any] = {"context": "head"} if arm == "head" else {"time_homogeneous": arm == "homogeneous"}
+    return TTCLayer(**size, **options)
 
 
 class Reader(nn.Module):
     """Features, a layer with its residual, targets."""
 
-    def __init__(self, features: int, actions: int, layer: nn.Module) -> None:
+    def __init__(self, features: int, width: int, actions: int, layer: nn.Module) -> None:
         super().__init__()
-        self.embed, self.layer, self.read = nn.Linear(features, WIDTH), layer, nn.Linear(WIDTH, actions)
+        self.embed, self.layer, self.read = nn.Linear(features, width), layer, nn.Linear(width, actions)
 
     def forward(self, x: Tensor, horizon: int) -> Tensor:
         return self.read(self.layer(self.embed(x), horizon))
@@ -50,10 +49,10 @@ class Reader(nn.Module):
 class Feedforward(nn.Module):
     """An MLP in the place of a TTC layer, with so many times its parameters."""
 
-    def __init__(self, times: float) -> None:
+    def __init__(self, times: float, like: dict[str, int]) -> None:
         super().__init__()
-        inner: Any = Inserted("mlp", LAYER, device="meta").mixer.inner
-        self.branch = Inserted("mlp", LAYER, inner=round(times * inner))
+        inner: Any = Inserted("mlp", like, device="meta").mixer.inner
+        self.branch = Inserted("mlp", like, inner=round(times * inner))
 
     def forward(self, x: Tensor, horizon: int) -> Tensor:
         return x + self.branch(x.unsqueeze(0)).squeeze(0)
@@ -70,10 +69,11 @@ class RankOne(ModulatedLQR):
 class Switched(TTCLayer):
     """A TTC layer with one of the SWITCHES."""
 
-    def __init__(self, switch: str) -> None:
-        super().__init__(**LAYER)
-        self.switch, self.context = switch, SwitchedContext(switch)
-        self.project = nn.Linear(WIDTH, self.context.inputs, bias=False)
+    def __init__(self, switch: str, **size: int) -> None:
+        super().__init__(**size)
+        self.switch = switch
+        self.context = SwitchedContext(switch, self.heads, self.state_size, self.context.rank)
+        self.project = nn.Linear(self.width, self.context.inputs, bias=False)
         self.reset_parameters()
 
     def _answer(self, x: Tensor, problem: ModulatedLQR, horizon: int) -> Tensor:
@@ -88,14 +88,14 @@ class Switched(TTCLayer):
 class SwitchedContext(TokenContext):
     """What a TTC layer with a switch writes its problems with."""
 
-    def __init__(self, switch: str) -> None:
-        Context.__init__(self, HEADS, STATES, STATES, RANK, False)
-        more = SWITCHES[switch]
+    def __init__(self, switch: str, heads: int, states: int, rank: int) -> None:
+        Context.__init__(self, heads, states, states, rank, False)
+        more = {name: states - less for name, less in SWITCHES[switch].items()}
         decays = {name: self.parts.pop(name) for name in ("decay_A", "decay_B", "decay_Q")}
         rest = {name: more[name] for name in more if name not in decays}
         self.parts |= rest | decays | {name: more[name] for name in more if name in decays}  # decays last, in order
         self.switch, self.drawn = switch, sum(self.parts.values())
-        self.widths = [HEADS * STATES, HEADS * self.drawn, 2 * RANK]
+        self.widths = [heads * states, heads * self.drawn, 2 * rank]
         self.inputs = sum(self.widths)
         self.bias = nn.Parameter(torch.empty(sum(self.widths[1:])))
         self.reset_parameters()

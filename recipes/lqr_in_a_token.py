@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -57,6 +57,9 @@ def main(
     rates: Annotated[str, typer.Option(help="Learning rates of every run.")] = "1e-3,3e-3,1e-2",
     pool: Annotated[int, typer.Option(help="Tokens to train on.")] = 524_288,
     judged: Annotated[int, typer.Option(help="Tokens to judge by, of each kind.")] = 8192,
+    width: Annotated[int, typer.Option(help="Of the token.")] = 64,
+    heads: Annotated[int, typer.Option(help="Of TTC layers.")] = 4,
+    state_size: Annotated[int, typer.Option(help="Of a head.")] = 8,
     jobs: Annotated[int, typer.Option(help="Runs at a time, each a process.")] = 1,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
@@ -68,10 +71,11 @@ def main(
             apart(chosen, jobs)
             return
         floats = tuple(float(rate) for rate in rates.split(","))
-        options = dict(steps=steps, batch=batch, seeds=seeds, rates=floats, pool=pool, judged=judged)
+        options: dict[str, Any] = dict(steps=steps, batch=batch, seeds=seeds, rates=floats, pool=pool, judged=judged)
+        options |= dict(width=width, heads=heads, state_size=state_size)
         for name in chosen:
             task, _, arm = name.partition("/")
-            make(Settings(task, arm, **options), out / task / arm, where)  # type: ignore[arg-type]
+            make(Settings(task, arm, **options), out / task / arm, where)
 
 
 def apart(chosen: list[str], jobs: int) -> None:

@@ -2,21 +2,22 @@
 
     minimise sum_t 1/2 (h_t - z)' diag(q) (h_t - z) + 1/2 u_t' diag(r) u_t     over t = 1..32,  h_t = A h_{t-1} + B u_t
 
-diagonal   A = diag(λ), λ uniform in 0.7 to 1.1, four actions, and z = 0
-dense      A is a random orthogonal matrix times a number in 0.7 to 1.1, two actions, and z = 0
+diagonal   A = diag(λ), λ uniform in 0.7 to 1.1, and z = 0
+dense      A is a random orthogonal matrix times a number in 0.7 to 1.1, and z = 0
 tracking   as dense, with a target z
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 TASKS = ("diagonal", "dense", "tracking")
-STATES, STEPS = 4, 32
-ACTIONS = {"diagonal": 4, "dense": 2, "tracking": 2}
+STATES, STEPS = 4, 32  # and as many actions
+NOISE = 0.3  # of B, around the identity
 SEEN, UNSTABLE = (0.7, 1.1), (1.1, 1.3)  # how much A stretches: in training, and held out
 AT_ONCE = 65_536
 
@@ -49,8 +50,8 @@ def draw(task: str, count: int, seed: int, stretch: tuple[float, float] = SEEN) 
     def uniform(low: float, high: float, *shape: int) -> Tensor:
         return low + (high - low) * torch.rand(count, *shape, generator=random, dtype=torch.float64)
 
-    B, h0, z = normal(STATES, ACTIONS[task]) / 2, normal(STATES), normal(STATES)
-    q, r = (4 ** uniform(-1, 1, size) for size in (STATES, ACTIONS[task]))
+    B = torch.eye(STATES, dtype=torch.float64) + NOISE * normal(STATES, STATES)
+    q, r, h0, z = 4 ** uniform(-1, 1, STATES), 4 ** uniform(0, 2, STATES), normal(STATES), normal(STATES)
     if task == "diagonal":
         A = torch.diag_embed(uniform(*stretch, STATES))
     else:
@@ -84,8 +85,9 @@ def features(task: str, problems: Problems) -> Tensor:
         dynamics = (torch.diagonal(A, dim1=-2, dim2=-1) - (low + high) / 2) / ((high - low) * spread)
     else:
         dynamics = A.flatten(1) / ((low**2 + low * high + high**2) / 3 / STATES) ** 0.5
-    logs = [torch.log(cost) / torch.log(torch.tensor(16.0)) / spread for cost in (q, r)]
-    parts = [dynamics, 2 * B.flatten(1), *logs, h0] + ([z] if task == "tracking" else [])
+    actions = (B - torch.eye(STATES, dtype=B.dtype, device=B.device)).flatten(1) / NOISE
+    costs = [(torch.log(cost) / math.log(16) - middle) / spread for cost, middle in ((q, 0.0), (r, 0.5))]
+    parts = [dynamics, actions, *costs, h0] + ([z] if task == "tracking" else [])
     return torch.cat(parts, 1)
 
 

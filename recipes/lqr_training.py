@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
 from recipes.lqr_arms import HORIZONS, UNDECAYED, Reader, layer_of
-from recipes.lqr_tokens import ACTIONS, UNSTABLE, Tokens, tokens
+from recipes.lqr_tokens import UNSTABLE, Tokens, tokens
 from ttcnet.errors import fail
 from ttcnet.nn.horizon import parse
 from ttcnet.train.schedule import warm_up_and_cosine
@@ -38,6 +38,10 @@ class Settings:
     rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
     weight_decay: float = 0.1
     horizon: str = "pln:8,0.1,32"  # in training, where the arm does not say otherwise
+    width: int = 64
+    heads: int = 4
+    state_size: int = 8
+    rank: int = 16
 
 
 class Run:
@@ -47,12 +51,14 @@ class Run:
         self.settings, self.device, self.step = settings, device, 0
         self.pool = tokens(settings.task, settings.pool, seed=1000, device=device)
         self.scale = self.pool.y.std(0)
+        size = {name: getattr(settings, name) for name in ("width", "heads", "state_size", "rank")}
         members = []
         for seed in range(settings.seeds):
             for _ in settings.rates:
                 torch.manual_seed(seed)
-                layer = layer_of(settings.arm)
-                members.append(Reader(self.pool.x.shape[1], ACTIONS[settings.task], layer).to(device))
+                layer = layer_of(settings.arm, **size)
+                reader = Reader(self.pool.x.shape[1], settings.width, self.pool.y.shape[1], layer)
+                members.append(reader.to(device))
         self.parameters = sum(weight.numel() for weight in layer.parameters())
         self.plans = not settings.arm.startswith("mlp")
         stacked, _ = stack_module_state(members)  # type: ignore[arg-type]

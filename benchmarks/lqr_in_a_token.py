@@ -117,7 +117,7 @@ def _caption(runs: list[Result]) -> str:
     rates = ", ".join(f"{rate:g}" for rate in config["rates"])
     return (
         f"Unexplained variance on {config['judged']:,} fresh tokens, mean over {config['seeds']} seeds and its "
-        f"standard error. {config['steps']:,} steps of {config['batch']} tokens; the best of the learning rates {rates} by "
+        f"standard error. {config['steps']:,} steps of {config['batch']} tokens; the best of the rates {rates} by "
         f"validation. {device}; torch {first['versions']['torch']}, commit {commits or 'unknown'}. "
         f"Command: `{first['command'].partition(' --only ')[0]}`."
     )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 TASKS = ("diagonal", "dense", "tracking")
 STATES, STEPS = 4, 32  # and as many actions
-NOISE = 0.3  # of B, around the identity
+NOISE = 0.5  # of B, around the identity
 SEEN, UNSTABLE = (0.7, 1.1), (1.1, 1.3)  # how much A stretches: in training, and held out
 AT_ONCE = 65_536
 

@@ -18,7 +18,7 @@ from ttcnet.nn.inserted import Inserted
 
 SWITCHES: dict[str, dict[str, int]] = {  # what a head draws more, or more of: so many less than it has states
     "terminal-shared": {}, "terminal-none": {}, "fixed-scale": {}, "decay-per-state": {"decay_A": 0},
-    "homogeneous-pure": {}, "target": {"target": 1}, "rank-one": {"p": 0, "q": 0},
+    "homogeneous-pure": {}, "homogeneous-bounded": {}, "target": {"target": 1}, "rank-one": {"p": 0, "q": 0},
 }  # fmt: skip
 HORIZONS = {"fixed": "fixed:8", "one": "fixed:1"}  # that an arm is trained at; others draw theirs
 UNDECAYED = {"undecayed-bases": ("bases_B", "bases_C")}  # what an arm spares from weight decay
@@ -107,8 +107,9 @@ class SwitchedContext(TokenContext):
             return replace(problem, Qf=problem.Q.unsqueeze(1).expand_as(problem.Qf))
         if self.switch == "terminal-none":
             return replace(problem, Qf=0 * problem.Qf)
-        if self.switch == "homogeneous-pure":
-            return replace(problem, **{name: 0 * getattr(problem, name) for name in ("decay_A", "decay_B", "decay_Q")})
+        if self.switch.startswith("homogeneous"):
+            none = {name: 0 * getattr(problem, name) for name in ("decay_A", "decay_B", "decay_Q")}
+            return replace(problem, a=problem.a.clamp_max(0) if self.switch.endswith("bounded") else problem.a, **none)
         if self.switch == "target":
             return towards(problem, own["target"])
         if self.switch == "rank-one":

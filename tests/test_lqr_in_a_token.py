@@ -105,6 +105,9 @@ def test_a_switch_changes_what_it_says(switch):
         case "homogeneous-pure":
             assert problem.decay_A.abs().max() == problem.decay_B.abs().max() == problem.decay_Q.abs().max() == 0
             assert problem.a.max() > 0 > problem.a.min()
+        case "homogeneous-bounded":
+            assert problem.decay_A.abs().max() == problem.decay_B.abs().max() == problem.decay_Q.abs().max() == 0
+            assert problem.a.max() == 0 > problem.a.min()
         case "fixed-scale":
             twice = replace(problem, h0=2 * problem.h0)
             torch.testing.assert_close(layer._answer(x, twice, 8), 2 * layer._answer(x, problem, 8))

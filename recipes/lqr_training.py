@@ -31,16 +31,16 @@ class Settings:
     task: str
     arm: str
     steps: int = 4000
-    batch: int = 512
+    batch: int = 256
     pool: int = 524_288  # tokens that are trained on
     judged: int = 8192  # tokens of validation, of test, and held out
     seeds: int = 5
-    rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
+    rates: tuple[float, ...] = (3e-3, 1e-2, 2e-2)
     weight_decay: float = 0.1
     horizon: str = "pln:8,0.1,32"  # in training, where the arm does not say otherwise
     width: int = 64
     heads: int = 4
-    state_size: int = 8
+    state_size: int = 16
     rank: int = 16
 
 
@@ -62,12 +62,13 @@ class Run:
         self.parameters = sum(weight.numel() for weight in layer.parameters())
         self.plans = not settings.arm.startswith("mlp")
         stacked, _ = stack_module_state(members)  # type: ignore[arg-type]
-        self.weights = {name: x.detach() for name, x in stacked.items()}
-        self.moments = {name: (torch.zeros_like(x), torch.zeros_like(x)) for name, x in self.weights.items()}
+        self.flat = torch.cat([x.detach().flatten(1) for x in stacked.values()], 1)  # (members, weights)
+        self.weights = self._named({name: x.shape[1:] for name, x in stacked.items()})
+        self.moments = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
         spared = UNDECAYED.get(settings.arm, ())
-        self.decayed = {
-            name for name, x in self.weights.items() if x.ndim > 2 and name.rpartition(".")[2] not in spared
-        }
+        self.decayed = {name for name, x in stacked.items() if x.ndim > 2 and name.rpartition(".")[2] not in spared}
+        decay = [torch.full_like(x[0].flatten(), name in self.decayed) for name, x in self.weights.items()]
+        self.decay = settings.weight_decay * torch.cat(decay)
         self.rates = torch.tensor(settings.rates, device=device).repeat(settings.seeds)
         self.horizons = parse(HORIZONS.get(settings.arm, settings.horizon), seed=0)
         shape = members[0].to("meta")
@@ -98,20 +99,20 @@ class Run:
             rows.append(torch.randint(self.settings.pool, (self.settings.batch,), generator=random))
         return torch.stack(rows).to(self.device).repeat_interleave(len(self.settings.rates), 0)
 
+    def _named(self, shapes: dict[str, torch.Size]) -> dict[str, Tensor]:
+        """The weights by their names: views, which change as the flat ones do."""
+        parts = self.flat.split([shape.numel() for shape in shapes.values()], 1)
+        return {name: part.unflatten(1, shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+
     def _descend(self, grads: dict[str, Tensor]) -> None:
         """AdamW, every member by itself."""
-        count = self.step + 1
-        rates = self.rates * warm_up_and_cosine(self.step, self.settings.steps, 1.0, 0.1, 0.05)
-        norms = torch.stack([grad.flatten(1).square().sum(1) for grad in grads.values()]).sum(0).sqrt()
-        clip = norms.clamp_min(1).reciprocal()
-        for name, weight in self.weights.items():
-            alone = (-1, *[1] * (weight.ndim - 1))
-            grad, rate, (first, second) = grads[name] * clip.view(alone), rates.view(alone), self.moments[name]
-            first.lerp_(grad, 0.1)
-            second.lerp_(grad.square(), 0.05)
-            if name in self.decayed:
-                weight.mul_(1 - rate * self.settings.weight_decay)
-            weight.sub_(rate * (first / (1 - 0.9**count)) / ((second / (1 - 0.95**count)).sqrt() + 1e-8))
+        grad, (first, second), count = torch.cat([x.flatten(1) for x in grads.values()], 1), self.moments, self.step + 1
+        rates = (self.rates * warm_up_and_cosine(self.step, self.settings.steps, 1.0, 0.1, 0.05)).unsqueeze(1)
+        grad = grad / grad.norm(dim=1, keepdim=True).clamp_min(1)
+        first.lerp_(grad, 0.1)
+        second.lerp_(grad.square(), 0.05)
+        self.flat.mul_(1 - rates * self.decay)
+        self.flat.sub_(rates * (first / (1 - 0.9**count)) / ((second / (1 - 0.95**count)).sqrt() + 1e-8))
 
     @torch.no_grad()
     def judge(self, judged: Tokens, horizon: int, chosen: int | None = None) -> list[float]:
@@ -146,16 +147,13 @@ class Run:
         return {"parameters": self.parameters, "validation": validation, "rate": rate, "results": results}
 
     def save(self, file: Path) -> None:
-        kept = {f"weights/{name}": x for name, x in self.weights.items()}
-        for place, kind in enumerate(("first", "second")):
-            kept |= {f"{kind}/{name}": both[place] for name, both in self.moments.items()}
+        kept = {"weights": self.flat, "first": self.moments[0], "second": self.moments[1]}
         with replacing(file) as new:
-            save_file({name: x.contiguous() for name, x in kept.items()}, new, {"step": str(self.step)})
+            save_file(kept, new, {"step": str(self.step)})
 
     def load(self, file: Path) -> None:
         """Go on where the run that saved this was."""
         with safe_open(file, "pt", device=self.device) as kept:  # type: ignore[no-untyped-call]
             self.step = int(kept.metadata()["step"])
-            for name in self.weights:
-                self.weights[name] = kept.get_tensor(f"weights/{name}")
-                self.moments[name] = kept.get_tensor(f"first/{name}"), kept.get_tensor(f"second/{name}")
+            for name, x in zip(("weights", "first", "second"), (self.flat, *self.moments), strict=True):
+                x.copy_(kept.get_tensor(name))

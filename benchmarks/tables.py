@@ -2,7 +2,7 @@
 
 A table stands in a Markdown file between `<!-- table: NAME -->` and `<!-- end -->`. It is one of the VIEWS, a setting
 of the Sudoku recipe (sudoku-strict, say), sudoku-looped or sudoku-horizons, of the small run of mathematics (see
-`math_small`), or else results/NAME.csv as it is.
+`math_small`) or of LQR in a token (see `lqr_in_a_token`), or else results/NAME.csv as it is.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ttcnet.records import write_text
 
+from .lqr_in_a_token import token_table
 from .math_small import math_small_table
 from .results import Row, read, sweep_of
 from .sudoku import horizons_table, looped_table, sudoku_table
@@ -62,6 +63,8 @@ def table(name: str, results: Path) -> str:
         return horizons_table(RUNS / "sudoku" / "shipped" / "horizons.json")
     if name.startswith("sudoku-"):
         return sudoku_table(RUNS / "sudoku" / name.removeprefix("sudoku-"))
+    if name.startswith("lqr-in-a-token-"):
+        return token_table(name.removeprefix("lqr-in-a-token-"), RUNS / "lqr-in-a-token")
     if name.startswith("math-small-"):
         return math_small_table(name.removeprefix("math-small-"), RUNS / "math-small")
     if name not in VIEWS:

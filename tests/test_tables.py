@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.decode import decode_rows
+from benchmarks.lqr_in_a_token import token_table
 from benchmarks.math_small import math_small_table
 from benchmarks.sudoku import horizons_table, sudoku_table
 from benchmarks.tables import update
@@ -221,3 +222,42 @@ def test_the_small_tables_refuse_runs_that_cannot_be_compared(tmp_path):
     with pytest.raises(ValueError, match=r"ttc-0 must share lr with full-0. Train it again."):
         math_small_table("math", tmp_path)
     assert math_small_table("countdown", tmp_path).startswith("*Not run yet: `python -m recipes.math_small countdown")
+
+
+def token_runs(folder, **changes):
+    """Made-up runs of LQR in a token: a layer, an MLP, and a switch that halves what is left unexplained."""
+    for arm, values in (
+        ("ttc", [0.2, 0.3]),
+        ("mlp", [0.4, 0.6]),
+        ("terminal-none", [0.1, 0.15]),
+        ("target", [0.1, 0.4]),
+    ):
+        run = folder / "dense" / arm
+        run.mkdir(parents=True)
+        config = dict(task="dense", arm=arm, steps=10, batch=4, seeds=2, rates=[0.1], judged=1000)
+        (run / "config.json").write_text(json.dumps(config | (changes if arm == "mlp" else {})))
+        results = [
+            dict(tokens=kind, horizon=T, unexplained=[value * (2 if T == 1 else 1) for value in values])
+            for kind in ("test", "held out")
+            for T in ((8,) if arm == "mlp" else (1, 2, 4, 8, 16, 32))
+        ]
+        facts = dict(
+            machine={"gpu": "a GPU"}, versions={"torch": "2"}, commit="abc", command="python -m recipes --out x"
+        )
+        found = dict(run=f"dense/{arm}", parameters=1234, rate=0.1, results=results)
+        (run / "metrics.json").write_text(json.dumps(found | facts))
+
+
+def test_the_tables_of_lqr_in_a_token(tmp_path):
+    token_runs(tmp_path)
+    text = token_table("dense", tmp_path)
+    assert "| TTC | 1,234 | 0.1 | 0.500 ± 0.100 | 0.250 ± 0.050 |" in text
+    assert "| MLP of its size | 1,234 | 0.1 |  |  |  | 0.500 ± 0.100 |  |  | 0.500 ± 0.100 |" in text
+    assert "10 steps of 4 tokens" in text
+    text = token_table("switches", tmp_path)
+    assert "| no terminal cost | **-50 ± 20 %** | **-50 ± 20 %** |" in text
+    assert "| a target for the state | +0 ± 80 % |" in text
+    token_runs(tmp_path / "odd", steps=11)
+    with pytest.raises(ValueError, match="dense/mlp must share steps with dense/ttc"):
+        token_table("dense", tmp_path / "odd")
+    assert "Not run yet" in token_table("tracking", tmp_path)

@@ -12,6 +12,7 @@ from .errors import fail, whole_number
 
 TTC = "ttc"
 CONTEXTS = ("token", "head")  # what a TTC layer writes its problems from; ttcnet.nn.context has them
+PURE = "pure"  # time-homogeneous, and the same in all else
 SUPERVISION = ("block", "loop", "end")  # what comes out of which a loss is taken of
 MIXERS = ("attention", "mlp", "mamba", "mamba2", "gdn", "retnet", "mesanet", "samba")  # ttcnet.nn.mixers has them
 
@@ -35,6 +36,14 @@ def check_context(value: object) -> str:
         remedy = "Pass 'token', or 'head' for the text of the paper."
         fail("context", f"must be one of {', '.join(CONTEXTS)}", repr(value), remedy)
     return str(value)
+
+
+def check_homogeneous(value: object) -> bool | str:
+    """`value`, if a TTC layer can be time-homogeneous in that way."""
+    if not (value is True or value is False or value == PURE):
+        remedy = "Pass 'pure' for a layer without decays that is the same in all else."
+        fail("time_homogeneous", f"must be False, True or {PURE!r}", repr(value)[:40], remedy)
+    return value if value is True or value is False else PURE
 
 
 def context_of(names: Container[str], prefix: str) -> str | None:

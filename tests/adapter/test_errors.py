@@ -30,7 +30,7 @@ from .bases import SIZES, awake, base, config, tokens
         (dict(action_size=-1), "action_size must be 1 or more"),
         (dict(rank=True), "rank must be an integer; got True"),
         (dict(horizon=-1), "horizon must be 0 or more; got -1"),
-        (dict(time_homogeneous=1), "time_homogeneous must be True or False; got 1"),
+        (dict(time_homogeneous=1), "time_homogeneous must be False, True or 'pure'; got 1"),
         (dict(zero_init=None), "zero_init must be True or False"),
         (dict(dropout=1.0), r"dropout must lie in \[0, 1\); got 1.0"),
         (dict(dropout="much"), "dropout must lie in"),

@@ -86,6 +86,15 @@ def test_what_was_saved_before_there_was_a_choice_of_context(kind, tmp_path, cap
         assert torch.allclose(logits(loaded), logits(model), atol=1e-5)
 
 
+@pytest.mark.parametrize("how", [True, "pure"])
+def test_the_way_of_being_time_homogeneous_is_kept(tmp_path, how):
+    model = awake(time_homogeneous=how)
+    adapter.save(model, tmp_path)
+    loaded = adapter.load(base(), tmp_path)
+    assert loaded.config.adapter.time_homogeneous == how
+    assert torch.equal(logits(loaded), logits(model))
+
+
 def test_the_context_is_kept(tmp_path, caplog):
     for context in ("token", "head"):
         model = awake(context=context)

@@ -240,6 +240,7 @@ def test_interleaving_counts_every_pass():
         ),
         (dict(supervision="often"), "supervision must be one of block, loop, end, or None; got 'often'"),
         (dict(ttc_context="world"), "context must be one of token, head; got 'world'"),
+        (dict(ttc_time_homogeneous="yes"), "time_homogeneous must be False, True or 'pure'; got 'yes'"),
     ],
 )
 def test_bad_configurations(options, message):

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from benchmarks.errors import cast
+from tests.lqr.bar import beyond, by
 from ttcnet.lqr import plan
 from ttcnet.nn import TTCLayer
 from ttcnet.nn.context import CONTEXTS, DECAYS, GROWTH
@@ -60,6 +62,21 @@ def test_new_layers_plan_exactly_however_far(actions, homogeneous, bound):
     for horizon in (8, 32, 128, 256):
         found, truth = plan(family, horizon), plan(exact, horizon)
         assert ((found - truth).norm(dim=-1) / truth.norm(dim=-1)).max() < bound, horizon
+
+
+@pytest.mark.parametrize("actions", [16, 8, 4])
+def test_pure_homogeneous_layers_lose_no_digits_that_roundings_leave(actions):
+    """Half of their states keep what they have: what no action reaches then counts at every step, and over hundreds of
+    steps gradients have fewer digits than actions."""
+    torch.manual_seed(0)
+    layer = TTCLayer(64, heads=4, action_size=actions, time_homogeneous="pure")
+    with torch.no_grad():
+        family = layer.problem(3 * torch.randn(50, 64))
+    exact = cast(family, torch.float64)
+    for horizon in (8, 32):
+        assert beyond(["pure"], exact, horizon, by(plan)) == []
+    found, truth = plan(family, 256), plan(exact, 256)
+    assert (found - truth).norm() < 1e-5 * truth.norm()
 
 
 WORLD = ("a", "r_inv", "Qf", "decay_A", "decay_B", "decay_Q", "B", "Q")
@@ -156,12 +173,45 @@ def test_dropout_drops_what_is_added(x):
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
-def test_time_homogeneous(x, context):
-    layer = TTCLayer(24, heads=3, state_size=4, time_homogeneous=True, context=context)
+@pytest.mark.parametrize("how", [True, "pure"])
+def test_time_homogeneous(x, context, how):
+    layer = TTCLayer(24, heads=3, state_size=4, time_homogeneous=how, context=context)
     family = layer.problem(x)
+    assert family.a.min() < family.a.max() <= 0
     assert not any(getattr(family, f"decay_{name}").any() for name in "ABQ")
     layer(x).sum().backward()
     assert all(parameter.grad is not None for parameter in layer.parameters())
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_a_pure_homogeneous_layer_changes_nothing_but_the_decays(x, context):
+    """Where a is negative; where it would be positive it is bounded by 4 decay_A, which is 0."""
+    modulated, pure = (
+        TTCLayer(24, heads=3, state_size=4, time_homogeneous=how, context=context) for how in (False, "pure")
+    )
+    drawn = pure.context.drawn
+    with torch.no_grad():
+        for name, weight in pure.named_parameters():
+            source = modulated.get_parameter(name)
+            if name == "project.weight" and context == "token":
+                state, own, shared = source.split(modulated.context.widths)
+                source = torch.cat([state, own.unflatten(0, (3, -1))[:, :drawn].flatten(0, 1), shared])
+            elif name == "context.bias" and context == "token":
+                own, shared = source.split(modulated.context.widths[1:])
+                source = torch.cat([own.unflatten(0, (3, -1))[:, :drawn].flatten(), shared])
+            elif name in ("context.weight", "context.bias"):
+                source = source[..., :drawn]
+            weight.copy_(source)
+    with_decays, without = modulated.problem(x), pure.problem(x)
+    for name in ("B", "Q", "Qf", "r_inv", "h0"):
+        torch.testing.assert_close(getattr(without, name), getattr(with_decays, name), msg=name)
+    torch.testing.assert_close(without.a, with_decays.a.clamp_max(0))
+    assert not any(getattr(without, f"decay_{name}").any() for name in "ABQ")
+
+
+def test_time_homogeneous_in_an_unknown_way():
+    with pytest.raises(ValueError, match="time_homogeneous must be False, True or 'pure'; got 'yes'"):
+        TTCLayer(24, heads=3, time_homogeneous="yes")
 
 
 @pytest.mark.parametrize("context", CONTEXTS)

@@ -7,7 +7,15 @@ from typing import Any
 
 from ttcnet.bounds import check_size
 from ttcnet.errors import fail
-from ttcnet.insertable import TTC, check_context, check_gain, check_insert, rhythm, say_context_of_before
+from ttcnet.insertable import (
+    TTC,
+    check_context,
+    check_gain,
+    check_homogeneous,
+    check_insert,
+    rhythm,
+    say_context_of_before,
+)
 
 FORGETFUL = (TTC, "mlp")  # these look at each token by itself
 LAYER = (
@@ -31,7 +39,8 @@ class TTCAdapterConfig:
         rank: number of basis matrices.
         context: what problems are written from: "token", or "head" as in the paper's text.
         horizon: steps to look ahead; see `set_horizon`.
-        time_homogeneous: the problem is the same at every step of the horizon (an ablation of the paper).
+        time_homogeneous: the problem is the same at every step of the horizon (an ablation of the paper): "pure", or
+            True as in runs of before; see `TTCLayer`.
         dropout: share of what a layer adds that is dropped in training.
         zero_init: start with an output of zero, so that the model starts unchanged.
         action_gain: of TTC layers, what the weights of the norm of their actions start at. More lets their outputs
@@ -49,7 +58,7 @@ class TTCAdapterConfig:
     action_size: int | None = None
     rank: int = 16
     horizon: int = 8
-    time_homogeneous: bool = False
+    time_homogeneous: bool | str = False
     dropout: float = 0.0
     zero_init: bool = True
     action_gain: float = 1.0
@@ -59,9 +68,9 @@ class TTCAdapterConfig:
         for field, least in SIZES.items():
             if getattr(self, field) is not None or field != "action_size":
                 check_size(field, getattr(self, field), least, f"Pass such a number, as {field}=16.")
-        for field in ("time_homogeneous", "zero_init"):
-            if not isinstance(getattr(self, field), bool):
-                fail(field, "must be True or False", repr(getattr(self, field)), "Pass one of them.", TypeError)
+        check_homogeneous(self.time_homogeneous)
+        if not isinstance(self.zero_init, bool):
+            fail("zero_init", "must be True or False", repr(self.zero_init), "Pass one of them.", TypeError)
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
             fail("dropout", "must lie in [0, 1)", repr(self.dropout), "Pass the share to drop, such as 0.1.")
         check_context(self.context)

@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig
 
 from ttcnet.bounds import check_size
 from ttcnet.errors import fail
-from ttcnet.insertable import SUPERVISION, check_context, say_context_of_before
+from ttcnet.insertable import SUPERVISION, check_context, check_homogeneous, say_context_of_before
 from ttcnet.nn.mixers import KINDS
 
 from .pattern import TTC, BlockPlan, blocks_of, interleaved
@@ -52,7 +52,8 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
         ttc_action_size: its action size; None is the state size.
         ttc_rank: number of basis matrices.
         ttc_context: what its problems are written from: "token", or "head" as in the paper's text.
-        ttc_time_homogeneous: no time modulation (an ablation of the paper).
+        ttc_time_homogeneous: no time modulation (an ablation of the paper): "pure", or True as in models of before; see
+            `TTCLayer`.
         horizon: steps that TTC layers look ahead, where a call does not say otherwise.
         dropout: share of each branch dropped in training before it is added.
         norm_eps: of all norms.
@@ -86,7 +87,7 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
     ttc_action_size: int | None = None
     ttc_rank: int = 16
     ttc_context: str = "token"
-    ttc_time_homogeneous: bool = False
+    ttc_time_homogeneous: bool | str = False
     horizon: int = 8
     dropout: float = 0.0
     norm_eps: float = 1e-6
@@ -208,6 +209,7 @@ def check(config: TTCNetConfig) -> None:
         if getattr(config, field) not in known:
             fail(field, f"must be one of {', '.join(known)}", repr(getattr(config, field)), "Use one of those.")
     check_context(config.ttc_context)
+    check_homogeneous(config.ttc_time_homogeneous)
     if config.supervision not in (None, *SUPERVISION):
         rule = f"must be one of {', '.join(SUPERVISION)}, or None"
         fail("supervision", rule, repr(config.supervision), "Use one of those.")

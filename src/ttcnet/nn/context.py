@@ -12,7 +12,9 @@ positive, and so are r_inv and the decays.
 
 a lies in (-1, 1), so that A_t = 1 + exp(-t decay_A) a stays positive, and where it is positive, below 4 decay_A: then a
 state left alone grows at most e^4 times, however long the horizon, because Σ_t exp(-t decay) < 1 / decay. Without that
-bound plans over long horizons lose their digits, the more the fewer actions there are. Without decays a is negative.
+bound plans over long horizons lose their digits, the more the fewer actions there are. Without decays that
+bound is 0: a layer that is time-homogeneous and "pure", the same in all else, has a = min(tanh, 0). With True, as all
+time-homogeneous layers of before, a = -sigmoid.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, softplus
 
+from ttcnet.insertable import PURE
 from ttcnet.lqr import ModulatedLQR
 from ttcnet.lqr.arithmetic import without_autocast, working_dtype
 
@@ -53,7 +56,8 @@ class Context(nn.Module):
         state_size: n, the size of a head's state.
         action_size: m, the size of a head's action.
         rank: number of basis matrices of B and of Q.
-        time_homogeneous: no decays: the problem is the same at every step.
+        time_homogeneous: no decays: the problem is the same at every step. "pure" changes nothing else; True makes a
+            the negative of a sigmoid.
         where: device and dtype of the parameters, as torch takes them.
     """
 
@@ -62,7 +66,7 @@ class Context(nn.Module):
     bias: nn.Parameter  # of what heads draw, first of all
 
     def __init__(
-        self, heads: int, state_size: int, action_size: int, rank: int, time_homogeneous: bool, **where: Any
+        self, heads: int, state_size: int, action_size: int, rank: int, time_homogeneous: bool | str, **where: Any
     ) -> None:
         super().__init__()
         self.heads, self.rank, self.time_homogeneous = heads, rank, time_homogeneous
@@ -113,7 +117,7 @@ class Context(nn.Module):
         sizes = {"decay_A": 1, "decay_B": m, "decay_Q": n}
         if self.time_homogeneous:
             decays = {name: h0.new_zeros(*h0.shape[:2], size) for name, size in sizes.items()}
-            a = -torch.sigmoid(own["a"])
+            a = torch.tanh(own["a"]).clamp_max(0) if self.time_homogeneous == PURE else -torch.sigmoid(own["a"])
         else:
             decays = {name: softplus(own[name]) for name in sizes}
             a = torch.tanh(own["a"])
@@ -122,7 +126,7 @@ class Context(nn.Module):
 
     def extra_repr(self) -> str:
         n, m = self.sizes
-        return f"heads={self.heads}, n={n}, m={m}, rank={self.rank}, time_homogeneous={self.time_homogeneous}"
+        return f"heads={self.heads}, n={n}, m={m}, rank={self.rank}, time_homogeneous={self.time_homogeneous!r}"
 
 
 class TokenContext(Context):

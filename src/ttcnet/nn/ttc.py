@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ttcnet.bounds import check_size, check_weights
 from ttcnet.errors import fail
-from ttcnet.insertable import check_context, check_gain, context_of
+from ttcnet.insertable import check_context, check_gain, check_homogeneous, context_of
 from ttcnet.lqr import ModulatedLQR, Solution, plan
 from ttcnet.lqr.checks import horizon as check_horizon
 from ttcnet.lqr.checks import not_traced
@@ -45,7 +45,8 @@ class TTCLayer(nn.Module):
         zero_init: start W_out at zero, so that the layer starts as the identity: for pretrained models.
         action_gain: what the weights of the norm of the actions start at. More lets W_out have more effect, and learn
             faster than the rest of the layer.
-        time_homogeneous: let the problem be the same at every step of the horizon (an ablation of the paper).
+        time_homogeneous: let the problem be the same at every step of the horizon (an ablation of the paper). "pure"
+            changes nothing but the decays; True has another activation of a besides, as all layers of before.
         eps: of the norms.
         backend: of `ttcnet.lqr.plan`.
         device: of the parameters; None is torch's default. On "meta" they take no memory: `layer.to_empty(device=...)`,
@@ -76,7 +77,7 @@ class TTCLayer(nn.Module):
         dropout: float = 0.0,
         zero_init: bool = False,
         action_gain: float = 1.0,
-        time_homogeneous: bool = False,
+        time_homogeneous: bool | str = False,
         eps: float = 1e-6,
         backend: str = "auto",
         device: torch.device | str | int | None = None,
@@ -101,6 +102,7 @@ class TTCLayer(nn.Module):
         self.eps, self.backend = eps, backend
         where: dict[str, Any] = {"device": device, "dtype": dtype}
         self.norm = nn.RMSNorm(width, eps=eps, **where)
+        check_homogeneous(time_homogeneous)
         self.context = CONTEXTS[context](heads, state_size, action_size, rank, time_homogeneous, **where)
         self.project = nn.Linear(width, self.context.inputs, bias=False, **where)
         self.action_norm = nn.RMSNorm(heads * action_size, eps=eps, **where)

@@ -120,13 +120,17 @@ __device__ __forceinline__ void store_wide(real *memory, int which, const Shape 
     store(memory, 2 * which + 1, shape, p, part);
 }
 
+__device__ __forceinline__ bool is_wide(const real *memory, int which, const Shape &shape, const Problem &p) {
+    const real mark = memory[((2 * which + 1) * shape.problems + p.index) * N * N];
+    return mark == mark;
+}
+
 __device__ __forceinline__ void recall_wide(const real *memory, int which, const Shape &shape, const Problem &p, wide (&P)[ROWS][N]) {
     real part[ROWS][N];
     recall(memory, 2 * which, shape, p, part);
     for (int r = 0; r < ROWS; ++r)
         for (int k = 0; k < N; ++k) P[r][k] = widely(part[r][k]);
-    const real mark = memory[((2 * which + 1) * shape.problems + p.index) * N * N];
-    if (mark != mark) return;
+    if (!is_wide(memory, which, shape, p)) return;
     recall(memory, 2 * which + 1, shape, p, part);
     for (int r = 0; r < ROWS; ++r)
         for (int k = 0; k < N; ++k) P[r][k] = P[r][k] + widely(part[r][k]);

@@ -204,5 +204,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_forward(
         if (p.group.lane == 0) lost[p.index] = worst;
     }
     if (u_out || kept) worst_of_all = max(worst_of_all, worst);
+    if (end && is_wide(end, 0, shape, p)) worst_of_all = (real)1e30;  // once careful, always
     if (worst_of_all > CAREFUL_ABOVE) forward_carefully(in, shape, p, bottom, top, end, every, points, kept, lost, u_out);
 }

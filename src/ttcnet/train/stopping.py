@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn
 
 import torch
@@ -17,6 +17,19 @@ from ttcnet.console import tell
 STATUS = 128 + signal.SIGTERM
 
 
+@contextmanager
+def on_sigterm(answer: Callable[..., None]) -> Iterator[None]:
+    """For the time of the block; in the main thread alone, since Python knows signals nowhere else."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, answer)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 class Stopper(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """Before training SIGTERM ends the process; during training it is answered after the step, with a checkpoint, by
     all processes of a job if any of them has heard it."""
@@ -24,17 +37,8 @@ class Stopper(TrainerCallback):  # type: ignore[misc, unused-ignore]
     def __init__(self) -> None:
         self.heard = self.training = False
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """For the time of the block; in the main thread alone, since Python knows signals nowhere else."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = signal.signal(signal.SIGTERM, self._hear)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, before)
+    def listening(self) -> AbstractContextManager[None]:
+        return on_sigterm(self._hear)
 
     def _hear(self, *_: Any) -> None:
         if not self.training:

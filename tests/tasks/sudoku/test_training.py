@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -70,6 +71,19 @@ def test_a_run_in_pieces_ends_at_the_same_weights(boards, tmp_path):
     logs = [(tmp_path / name / "log.jsonl").read_text() for name in ("whole", "pieces")]
     assert logs[0] == logs[1]
     assert (tmp_path / "pieces" / "model" / "config.json").exists()
+
+
+def test_sigterm_saves_and_ends_the_run(boards, tmp_path, capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    whole = train(TINY, boards, tmp_path / "whole", every=2)
+    with pytest.raises(SystemExit) as ended:
+        train(TINY, boards, tmp_path / "told", every=2, report=lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert "Stopped by SIGTERM after step 3 of 6, which is saved. Give the command again" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) == before
+    again = train(TINY, boards, tmp_path / "told", every=2)
+    for name, value in weights(whole).items():
+        assert torch.equal(value, weights(again)[name]), name
 
 
 def test_a_looped_model_has_the_size_that_it_is_known_by():

@@ -7,16 +7,20 @@ import math
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from ttcnet.console import tell
 from ttcnet.errors import fail
 from ttcnet.locking import owned
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.records import cut_log, write_json
+from ttcnet.train.stopping import STATUS, on_sigterm
 from ttcnet.writing import put, temporary
 
 from .data import Boards
@@ -65,10 +69,41 @@ def _train(
     write_json(out / "config.json", asdict(config))
     log = out / "log.jsonl"
     cut_log(log, trainer.step)
-    since = trainer.step
+    with ExitStack() as listening:
+        asked: list[Any] = []
+        if trainer.world == 1:  # other processes would wait for this one
+            listening.enter_context(on_sigterm(lambda *_: asked.append(True)))
+        stopped = _steps(trainer, log, kept, every, save_every, deadline, asked, report)
+    model = trainer.trained_model()
+    if stopped:
+        return model
+    new = temporary(out / "model")
+    model.save_pretrained(new)
+    put(new, out / "model")
+    return model
+
+
+def _steps(
+    trainer: Trainer,
+    log: Path,
+    kept: Path,
+    every: int,
+    save_every: int,
+    deadline: float,
+    asked: list[Any],
+    report: Report | None,
+) -> bool:
+    """All steps that are left. True if the deadline came before the end; SIGTERM, once it was `asked` for, ends the
+    process. Both save what was learned."""
+    config, since = trainer.config, trainer.step
     while trainer.step < config.steps:
         trainer.advance()
         last = trainer.step == config.steps
+        if asked and not last:
+            trainer.save(kept)
+            where = f"step {trainer.step:,} of {config.steps:,}"
+            tell(f"Stopped by SIGTERM after {where}, which is saved. Give the command again to resume.")
+            raise SystemExit(STATUS)
         if trainer.step % every == 0 or last:
             news = trainer.news(trainer.step - since)
             since = trainer.step
@@ -81,14 +116,10 @@ def _train(
                 report(trainer, news)
             if time.monotonic() > deadline and not last:
                 trainer.save(kept)
-                return trainer.trained_model()
+                return True
         if trainer.step % save_every == 0 or last:
             trainer.save(kept)
-    model = trainer.trained_model()
-    new = temporary(out / "model")
-    model.save_pretrained(new)
-    put(new, out / "model")
-    return model
+    return False
 
 
 def _follow(trainer: Trainer) -> TTCNetForCellClassification:

@@ -61,7 +61,7 @@ class Run:
                 members.append(reader.to(device))
         self.parameters = sum(weight.numel() for weight in layer.parameters())
         self.plans = not settings.arm.startswith("mlp")
-        stacked, _ = stack_module_state(members)  # type: ignore[arg-type]
+        stacked, _ = stack_module_state(members)
         self.flat = torch.cat([x.detach().flatten(1) for x in stacked.values()], 1)  # (members, weights)
         self.weights = self._named({name: x.shape[1:] for name, x in stacked.items()})
         self.moments = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
@@ -153,7 +153,7 @@ class Run:
 
     def load(self, file: Path) -> None:
         """Go on where the run that saved this was."""
-        with safe_open(file, "pt", device=self.device) as kept:  # type: ignore[no-untyped-call]
+        with safe_open(file, "pt", device=self.device) as kept:
             self.step = int(kept.metadata()["step"])
             for name, x in zip(("weights", "first", "second"), (self.flat, *self.moments), strict=True):
                 x.copy_(kept.get_tensor(name))

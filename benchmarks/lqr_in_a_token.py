@@ -25,8 +25,8 @@ SWITCHES = {
     "terminal-none": "no terminal cost",
     "fixed-scale": "actions at a fixed scale, no norm",
     "decay-per-state": "a decay of A per state",
-    "homogeneous-pure": "no decays, all else as it is",
-    "homogeneous-bounded": "no decays, and a at most 0",
+    "homogeneous-pure": "no decays, and a free to grow",
+    "homogeneous-bounded": 'no decays, and a at most 0: `time_homogeneous="pure"`',
     "homogeneous": "no decays, and a negative by a sigmoid: `time_homogeneous=True`",
     "target": "a target for the state",
     "rank-one": "dynamics diagonal + rank one",
@@ -51,11 +51,14 @@ def token_table(view: str, results: Path) -> str:
 
 def _arms(runs: dict[str, Result]) -> list[str]:
     head = " | ".join(f"T = {horizon}" for horizon in HORIZONS)
-    lines = [f"| | parameters | rate | {head} | held out |", "|---|--:|--:|" + "--:|" * (len(HORIZONS) + 1)]
+    lines = [
+        f"| | parameters | rate | {head} | held out, T of training |",
+        "|---|--:|--:|" + "--:|" * (len(HORIZONS) + 1),
+    ]
     for arm, run in runs.items():
         plans = not arm.startswith("mlp")
         cells = [_with_error(_values(run, "test", T)) if plans or T == OWN else "" for T in HORIZONS]
-        cells.append(_with_error(_values(run, "held out")))
+        cells.append(_with_error(_values(run, "held out", 1 if arm == "one" else OWN)))
         lines.append(f"| {ARMS[arm]} | {run['parameters']:,} | {run['rate']:g} | {' | '.join(cells)} |")
     return lines
 

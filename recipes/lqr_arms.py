@@ -25,7 +25,7 @@ UNDECAYED = {"undecayed-bases": ("bases_B", "bases_C")}  # what an arm spares fr
 ARMS = ("ttc", "head", "mlp", "mlp-2.5", *HORIZONS, *SWITCHES, "homogeneous", *UNDECAYED)
 
 
-def layer_of(arm: str, **size: int) -> nn.Module:
+def layer_of(arm: str, **size: Any) -> nn.Module:
     """The layer of an arm, drawn with torch's own random numbers. The size is that of a TTC layer."""
     if arm.startswith("mlp"):
         return Feedforward(2.5 if arm == "mlp-2.5" else 1.0, size)
@@ -69,7 +69,7 @@ class RankOne(ModulatedLQR):
 class Switched(TTCLayer):
     """A TTC layer with one of the SWITCHES."""
 
-    def __init__(self, switch: str, **size: int) -> None:
+    def __init__(self, switch: str, **size: Any) -> None:
         super().__init__(**size)
         self.switch = switch
         self.context = SwitchedContext(switch, self.heads, self.state_size, self.context.rank)

@@ -54,6 +54,7 @@ def main(
     steps: Annotated[int, typer.Option(help="Of training.")] = 4000,
     batch: Annotated[int, typer.Option(help="Tokens of a step.")] = 256,
     seeds: Annotated[int, typer.Option(help="Seeds of every run.")] = 5,
+    first_seed: Annotated[int, typer.Option(help="The first of them.")] = 0,
     rates: Annotated[str, typer.Option(help="Learning rates of every run.")] = "3e-3,1e-2,2e-2",
     pool: Annotated[int, typer.Option(help="Tokens to train on.")] = 524_288,
     judged: Annotated[int, typer.Option(help="Tokens to judge by, of each kind.")] = 8192,
@@ -72,7 +73,7 @@ def main(
             return
         floats = tuple(float(rate) for rate in rates.split(","))
         options: dict[str, Any] = dict(steps=steps, batch=batch, seeds=seeds, rates=floats, pool=pool, judged=judged)
-        options |= dict(width=width, heads=heads, state_size=state_size)
+        options |= dict(width=width, heads=heads, state_size=state_size, first_seed=first_seed)
         for name in chosen:
             task, _, arm = name.partition("/")
             make(Settings(task, arm, **options), out / task / arm, where)
@@ -109,14 +110,14 @@ def apart(chosen: list[str], jobs: int) -> None:
 
 def make(settings: Settings, folder: Path, device: str) -> None:
     """One run, from where it is to its end."""
-    from recipes.lqr_training import OWN, Run
+    from recipes.lqr_training import OWN, Run, Settings
     from ttcnet.environment import circumstances
 
     name = f"{settings.task}/{settings.arm}"
     config, metrics, kept = (folder / file for file in ("config.json", "metrics.json", "checkpoint.safetensors"))
     wanted = asdict(settings) | {"rates": list(settings.rates)}
     if config.exists():
-        before = read_json(config, f"Remove {folder}.")
+        before = asdict(Settings(settings.task, settings.arm)) | read_json(config, f"Remove {folder}.")
         for field in wanted:
             if before.get(field) != wanted[field]:
                 remedy = f"Pass what it was made with, or remove {folder}."

@@ -42,6 +42,7 @@ class Settings:
     heads: int = 4
     state_size: int = 16
     rank: int = 16
+    first_seed: int = 0  # others than 0 to see whether something holds again
 
 
 class Run:
@@ -53,7 +54,8 @@ class Run:
         self.scale = self.pool.y.std(0)
         size = {name: getattr(settings, name) for name in ("width", "heads", "state_size", "rank")}
         members = []
-        for seed in range(settings.seeds):
+        self.seeds = range(settings.first_seed, settings.first_seed + settings.seeds)
+        for seed in self.seeds:
             for _ in settings.rates:
                 torch.manual_seed(seed)
                 layer = layer_of(settings.arm, **size)
@@ -61,7 +63,7 @@ class Run:
                 members.append(reader.to(device))
         self.parameters = sum(weight.numel() for weight in layer.parameters())
         self.plans = not settings.arm.startswith("mlp")
-        stacked, _ = stack_module_state(members)  # type: ignore[arg-type]
+        stacked, _ = stack_module_state(members)
         self.flat = torch.cat([x.detach().flatten(1) for x in stacked.values()], 1)  # (members, weights)
         self.weights = self._named({name: x.shape[1:] for name, x in stacked.items()})
         self.moments = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
@@ -94,7 +96,7 @@ class Run:
     def _places(self) -> Tensor:
         """The tokens of this step, (members, batch): those of a seed are the same for all its rates."""
         rows = []
-        for seed in range(self.settings.seeds):
+        for seed in self.seeds:
             random = torch.Generator().manual_seed(1_000_000 * (seed + 1) + self.step)
             rows.append(torch.randint(self.settings.pool, (self.settings.batch,), generator=random))
         return torch.stack(rows).to(self.device).repeat_interleave(len(self.settings.rates), 0)
@@ -153,7 +155,7 @@ class Run:
 
     def load(self, file: Path) -> None:
         """Go on where the run that saved this was."""
-        with safe_open(file, "pt", device=self.device) as kept:  # type: ignore[no-untyped-call]
+        with safe_open(file, "pt", device=self.device) as kept:
             self.step = int(kept.metadata()["step"])
             for name, x in zip(("weights", "first", "second"), (self.flat, *self.moments), strict=True):
                 x.copy_(kept.get_tensor(name))

@@ -56,11 +56,11 @@ def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: 
         top = min(bottom + rhythm.stride, horizon)
         end = None if top == horizon else outer[top // rhythm.stride - 1]
         if top - bottom > rhythm.kept:
-            _absorb(family, horizon, bottom, top, end, rhythm.kept, points, None, None, run)
+            _absorb(family, horizon, bottom, top, end, rhythm.kept, points, None, None, run, outer[0])
         for low in range(bottom, top, rhythm.kept):
             high = min(low + rhythm.kept, top)
             start = end if high == top else points[(high - bottom) // rhythm.kept - 1]
-            _absorb(family, horizon, low, high, start, 0, None, kept, None, run)
+            _absorb(family, horizon, low, high, start, 0, None, kept, None, run, outer[0])
             _advance(family, horizon, low, high, start, kept, g, state, grads, chosen, run)
     return grads
 
@@ -120,9 +120,10 @@ def _absorb(
     kept: Tensor | None,
     u: Tensor | None,
     run: Run,
+    marks: Tensor | None = None,
 ) -> None:
     """Backward in time from P at step `top`. See plan_forward.cu."""
-    where = [bottom, top, end, every, points, *_parts(family, kept, top - bottom), u]
+    where = [bottom, top, end, every, points, *_parts(family, kept, top - bottom), u, marks]
     run(_launch("plan_forward", family), family.a.device, [*arguments(family, horizon), *where])
 
 

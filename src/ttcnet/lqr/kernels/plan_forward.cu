@@ -169,9 +169,11 @@ __device__ real decide(const Inputs &in, const Shape &shape, Problem &p, real *V
 // Backward in time through steps top .. bottom + 1.
 // end: P at step top; null is Qf. points: where to keep every `every`-th P in between (P at bottom + every is the first),
 // or null. kept: where to keep P° of every step, and lost its largest 1 + w s (-1 says otherwise: see careful.cuh), or null.
-// u_out: the first actions, or null; wanted if bottom is 0.
+// u_out: the first actions, or null; wanted if bottom is 0. marks: a P that an earlier pass over all steps kept, which tells
+// whether it went carefully through this problem, as this one then does; null if there was none.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_forward(
-    PROBLEMS, int bottom, int top, const real *end, int every, real *points, real *kept, real *lost, real *u_out) {
+    PROBLEMS, int bottom, int top, const real *end, int every, real *points, real *kept, real *lost, real *u_out,
+    const real *marks) {
     UNPACK
     extern __shared__ __align__(16) real memory[];
     Problem p;
@@ -196,7 +198,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_forward(
             mark_narrow(points, (t - 1 - bottom) / every - 1, shape, p);
         }
     }
-    worst_of_all = max(max(worst_of_all, worst), faintest(p, shape, lowest, P));
+    worst_of_all = max(worst_of_all, worst);
+    if (!marks) worst_of_all = max(worst_of_all, faintest(p, shape, lowest, P));
     if (u_out) worst = decide(in, shape, p, room, P, u_out);
     else if (kept) worst = absorb_all(p, bottom + 1, P);
     if (kept) {
@@ -204,6 +207,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_forward(
         if (p.group.lane == 0) lost[p.index] = worst;
     }
     if (u_out || kept) worst_of_all = max(worst_of_all, worst);
-    if (end && is_wide(end, 0, shape, p)) worst_of_all = (real)1e30;  // once careful, always
-    if (worst_of_all > CAREFUL_ABOVE) forward_carefully(in, shape, p, bottom, top, end, every, points, kept, lost, u_out);
+    if (marks ? is_wide(marks, 0, shape, p) : worst_of_all > CAREFUL_ABOVE)
+        forward_carefully(in, shape, p, bottom, top, end, every, points, kept, lost, u_out);
 }

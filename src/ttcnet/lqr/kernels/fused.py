@@ -142,7 +142,8 @@ def _advance(
 ) -> None:
     """Forward in time from step `bottom`, gradients added up. See plan_backward.cu."""
     where = [bottom, top, end, *_parts(family, kept, top - bottom), g, state, *grads]
-    run(chosen, family.a.device, [*arguments(family, horizon), *where])
+    for kernel in (chosen, _launch("plan_backward_carefully", family)):
+        run(kernel, family.a.device, [*arguments(family, horizon), *where])
 
 
 def _parts(family: Family, kept: Tensor | None, steps: int) -> tuple[Tensor | None, Tensor | None]:
@@ -174,8 +175,10 @@ def _launch(kernel: str, family: Family) -> Launch:
 @cache
 def _shaped(kernel: str, kind: Kind) -> Launch:
     N, M = padded(kind.n), padded(kind.m)
-    lanes = _lanes(kind.problems, N, kernel == "plan_backward")
+    backward = kernel != "plan_forward"
+    lanes = _lanes(kind.problems, N, backward)
     groups, widest = lanes[1] // lanes[0], max(N, M)
     of_group = (6 * (widest + 4) + 31) // 32 * 32 + 4 + N * widest + 16  # EXCHANGE and ROOM
     summed = groups if kind.heads % groups == 0 else 1
-    return launch(f"{kernel}.cu", kernel, kind, lanes, of_group, M * (N + 4), N * N, summed)
+    source = "plan_backward.cu" if backward else "plan_forward.cu"
+    return launch(source, kernel, kind, lanes, of_group, M * (N + 4), N * N, summed)

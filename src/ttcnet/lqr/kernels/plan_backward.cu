@@ -83,17 +83,88 @@ __device__ __forceinline__ void push(const Problem &p, real (&h)[ROWS], real (&h
     }
 }
 
+struct Outputs {
+    real *state, *da, *dB, *dQ, *dQf, *dr_inv, *ddecay_A, *ddecay_B, *ddecay_Q, *dh0;
+};
+
+// What a kernel found: written if it is the `first` to write (`first_of_last`: what only the last stretch has), added otherwise.
+// h, h2: the states at step top, kept for the next stretch if the problem is `mine`.
+__device__ __forceinline__ void finish(
+    const Outputs &out, const Shape &shape, Problem &p, real *room, int top, bool first, bool first_of_last, bool mine, Gradients<real> &of,
+    const real (&h)[ROWS], const real (&h2)[ROWS], real (&matrix)[ROWS][N]) {
+    const int n = shape.n, m = shape.m, lane = p.group.lane;
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+        if (p.row(r) < n) {
+            const long long k = p.index * n + p.row(r);
+            put(out.da + k, first, of.a[r]);
+            put(out.ddecay_Q + k, first, of.decay_Q[r]);
+            if (!ONE_DECAY_A) put(out.ddecay_A + k, first, of.decay_A[r]);
+        }
+#pragma unroll
+    for (int r = 0; r < ACTIONS; ++r)
+        if (p.action(r) < m) {
+            put(out.dr_inv + p.index * m + p.action(r), first, of.r_inv[r]);
+            put(out.ddecay_B + p.index * m + p.action(r), first, of.decay_B[r]);
+        }
+    if (ONE_DECAY_A) {
+        real total = 0;
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) total += of.decay_A[r];
+        total = p.group.sum(total);
+        if (lane == 0) put(out.ddecay_A + p.index, first, total);
+    }
+    if (top < shape.horizon) {
+        real *h_kept = out.state + p.index * 4 * N;
+        if (mine) {
+            unspread(h_kept, N, lane, h);
+            unspread(h_kept + N, N, lane, h2);
+        }
+    } else {
+        real full[N], full2[N];
+        p.group.gather(h, h2, full, full2);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+            for (int k = 0; k < N; ++k) matrix[r][k] = (h[r] * full2[k] + h2[r] * full[k]) / 2;
+        write<1, true>(out.dQf, first_of_last, shape, n, p, room, matrix);
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+        for (int k = 0; k < N; ++k) of.Q[r][k] /= 2;
+    write<SHARED_Q ? SUMMED : 1, true>(out.dQ, first, shape, n, p, room, of.Q);
+    write<SHARED_B ? SUMMED : 1, false>(out.dB, first, shape, m, p, room, of.B);
+}
+
+#define STRETCH                                                                                                          \
+    PROBLEMS, int bottom, int top, const real *end, const real *kept, const real *lost, const real *g, real *state,      \
+    real *da, real *dB, real *dQ, real *dQf, real *dr_inv, real *ddecay_A, real *ddecay_B, real *ddecay_Q, real *dh0
+#define OUTPUTS const Outputs out = {state, da, dB, dQ, dQf, dr_inv, ddecay_A, ddecay_B, ddecay_Q, dh0};
+
+__device__ __forceinline__ void nothing_yet(Gradients<real> &of, real (&h)[ROWS], real (&h2)[ROWS]) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        of.a[r] = of.decay_A[r] = of.decay_Q[r] = h[r] = h2[r] = 0;
+#pragma unroll
+        for (int j = 0; j < M; ++j) of.B[r][j] = 0;
+#pragma unroll
+        for (int k = 0; k < N; ++k) of.Q[r][k] = 0;
+    }
+#pragma unroll
+    for (int r = 0; r < ACTIONS; ++r) of.r_inv[r] = of.decay_B[r] = 0;
+}
+
 // Forward in time through steps bottom + 1 .. top of two closed loops, the problem and its adjoint (names with a 2); adds up
-// gradients. kept, lost: P° of each of these steps and its largest 1 + w s (-1 says otherwise: see careful.cuh). end: P at step
-// top; null is Qf. g: the gradient of the first actions. state: h and h2 at step bottom, and then at step top; and what their
+// gradients. kept, lost: P° of each of these steps and its largest 1 + w s; -1 leaves a problem to plan_backward_carefully. end: P at
+// step top; null is Qf. g: the gradient of the first actions. state: h and h2 at step bottom, and then at step top; and what their
 // rounding leaves out, where numbers are wide.
 //
 // With λ = P° x at every step, x = A h and y = u / r_inv:  y = -B' λ,  h = x + B u,  and P h, the co-state that the gradients
 // want, is A λ' + Q h where λ' = P°' A h is what the next step begins with.
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(
-    PROBLEMS, int bottom, int top, const real *end, const real *kept, const real *lost, const real *g, real *state, real *da,
-    real *dB, real *dQ, real *dQf, real *dr_inv, real *ddecay_A, real *ddecay_B, real *ddecay_Q, real *dh0) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(STRETCH) {
     UNPACK
+    OUTPUTS
     extern __shared__ __align__(16) real memory[];
     Problem p;
     real *room = memory + threadIdx.x / LANES * ROOM;
@@ -102,44 +173,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(
     const int lane = p.group.lane;
     real *h_kept = state + p.index * 4 * N, *h2_kept = h_kept + N;
 
+    Gradients<real> of;
     real P[ROWS][N], full[N], full2[N];
     real h[ROWS], h2[ROWS], x[ROWS], x2[ROWS], lam[ROWS], lam2[ROWS], fade_A[ROWS], pull[ACTIONS];
-    real of_a[ROWS], of_B[ROWS][M], of_Q[ROWS][N], of_r_inv[ACTIONS], of_decay_A[ROWS], of_decay_B[ACTIONS], of_decay_Q[ROWS];
+    nothing_yet(of, h, h2);
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-        of_a[r] = of_decay_A[r] = of_decay_Q[r] = 0;
-#pragma unroll
-        for (int j = 0; j < M; ++j) of_B[r][j] = 0;
-#pragma unroll
-        for (int k = 0; k < N; ++k) of_Q[r][k] = 0;
-    }
-#pragma unroll
-    for (int r = 0; r < ACTIONS; ++r) of_r_inv[r] = of_decay_B[r] = pull[r] = 0;
+    for (int r = 0; r < ACTIONS; ++r) pull[r] = 0;
 
     real lost_digits = lost[p.index];
-    if (lost_digits < 0) {  // plan_forward went carefully
-        Gradients<real> found;
-        real h_found[ROWS], h2_found[ROWS];
-        backward_carefully(in, shape, p, bottom, top, end, kept, g, state, dh0, found, h_found, h2_found);
-        __syncwarp(p.group.mask);  // all lanes have read what they exchanged there
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            of_a[r] = found.a[r];
-            of_decay_A[r] = found.decay_A[r];
-            of_decay_Q[r] = found.decay_Q[r];
-            h[r] = h_found[r];
-            h2[r] = h2_found[r];
-#pragma unroll
-            for (int j = 0; j < M; ++j) of_B[r][j] = found.B[r][j];
-#pragma unroll
-            for (int k = 0; k < N; ++k) of_Q[r][k] = found.Q[r][k];
-        }
-#pragma unroll
-        for (int r = 0; r < ACTIONS; ++r) {
-            of_r_inv[r] = found.r_inv[r];
-            of_decay_B[r] = found.decay_B[r];
-        }
-    } else {
+    const bool mine = !(lost_digits < 0);
+    if (mine) {
         p.A_fade(bottom + 1, fade_A);
         recall(kept, 0, shape, p, P);
         if (bottom) {
@@ -151,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) h2[r] = 0;
         }
-        real forced[ROWS], price = 0;  // price: h' Q h2, over the steps
+        real forced[ROWS], price = 0;  // price: h' Q h2, over the steps, for a single action
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             x[r] = (1 + fade_A[r] * p.a[r]) * h[r];
@@ -247,10 +290,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(
                             lam2[r] += fade_Q[r] * Qh2;
                         }
                         if (pass == 1) {
-                            price += faded[r] * Qh2;
-                            of_decay_Q[r] -= t * (faded[r] * Qh2 + faded2[r] * Qh);
+                            if (M == 4) price += faded[r] * Qh2;
+                            of.decay_Q[r] -= t * (faded[r] * Qh2 + faded2[r] * Qh);
 #pragma unroll
-                            for (int k = 0; k < N; ++k) of_Q[r][k] += faded[r] * full2[k] + faded2[r] * full[k];
+                            for (int k = 0; k < N; ++k) of.Q[r][k] += faded[r] * full2[k] + faded2[r] * full[k];
                         }
                     }
                 }
@@ -292,22 +335,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(
             }
 #pragma unroll
             for (int r = 0; r < ACTIONS; ++r) {
-                of_r_inv[r] -= y[r] * y2[r];
-                of_decay_B[r] += t * p.r_inv[r] * (y[r] * y2[r] + (t == 1 ? -fade[r] * q2[r] : y2[r]) * y[r]);
+                of.r_inv[r] -= y[r] * y2[r];
+                of.decay_B[r] += t * p.r_inv[r] * (y[r] * y2[r] + (t == 1 ? -fade[r] * q2[r] : y2[r]) * y[r]);
                 pull[r] = 0;
             }
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
                 real u[4], u2[4];
                 const real through = fade_A[r] * (lam[r] * h2[r] + lam2[r] * h[r]);
-                of_a[r] += through;
-                of_decay_A[r] -= t * p.a[r] * through;
+                of.a[r] += through;
+                of.decay_A[r] -= t * p.a[r] * through;
 #pragma unroll
                 for (int j = 0; j < M; j += 4) {
                     load(p.group.actions() + j, u);
                     load(p.group.actions() + WIDEST + 4 + j, u2);
 #pragma unroll
-                    for (int k = 0; k < 4; ++k) of_B[r][j + k] += lam[r] * u2[k] + lam2[r] * u[k];
+                    for (int k = 0; k < 4; ++k) of.B[r][j + k] += lam[r] * u2[k] + lam2[r] * u[k];
                 }
                 if (t == 1 && p.row(r) < n) dh0[p.index * n + p.row(r)] = (1 + fade_A[r] * p.a[r]) * lam2[r];
                 h[r] = next[r];
@@ -323,52 +366,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(
             for (int k = lane; k < 2 * N; k += LANES) h_kept[2 * N + k] = 0;
         // One action: where it is the only way to hold an unstable state, u hardly depends on its price, and the terms of dr_inv
         // cancel. Those of Q do not: a cost that is scaled as a whole has the same minimum: r_inv dr_inv = <Q, dQ> + <Qf, dQf>.
-        if (m == 1) {
+        if (M == 4 && m == 1) {
 #pragma unroll
             for (int r = 0; r < ROWS; ++r)
                 if (top == horizon) price += h2[r] * lam[r];
             price = p.group.sum(price);
-            if (lane == 0) of_r_inv[0] = price / p.r_inv[0];
+            if (lane == 0) of.r_inv[0] = price / p.r_inv[0];
         }
     }
+    finish(out, shape, p, room, top, bottom == 0, true, mine, of, h, h2, P);
+}
 
-    const bool first = bottom == 0;
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r)
-        if (p.row(r) < n) {
-            const long long k = p.index * n + p.row(r);
-            put(da + k, first, of_a[r]);
-            put(ddecay_Q + k, first, of_decay_Q[r]);
-            if (!ONE_DECAY_A) put(ddecay_A + k, first, of_decay_A[r]);
-        }
-#pragma unroll
-    for (int r = 0; r < ACTIONS; ++r)
-        if (p.action(r) < m) {
-            put(dr_inv + p.index * m + p.action(r), first, of_r_inv[r]);
-            put(ddecay_B + p.index * m + p.action(r), first, of_decay_B[r]);
-        }
-    if (ONE_DECAY_A) {
-        real total = 0;
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) total += of_decay_A[r];
-        total = p.group.sum(total);
-        if (lane == 0) put(ddecay_A + p.index, first, total);
-    }
-    if (top < horizon) {
-        unspread(h_kept, N, lane, h);
-        unspread(h2_kept, N, lane, h2);
-    } else {
-        p.group.gather(h, h2, full, full2);
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r)
-#pragma unroll
-            for (int k = 0; k < N; ++k) P[r][k] = (h[r] * full2[k] + h2[r] * full[k]) / 2;
-        write<1, true>(dQf, true, shape, n, p, room, P);
-    }
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r)
-#pragma unroll
-        for (int k = 0; k < N; ++k) of_Q[r][k] /= 2;
-    write<SHARED_Q ? SUMMED : 1, true>(dQ, first, shape, n, p, room, of_Q);
-    write<SHARED_B ? SUMMED : 1, false>(dB, first, shape, m, p, room, of_B);
+// The same for the problems that plan_forward went through carefully, after plan_backward, which wrote zeros for them. A kernel
+// of its own: beside a call of this size the other would not get by with its registers. Blocks without such a problem end at once.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) plan_backward_carefully(STRETCH) {
+    const long long before = (long long)blockIdx.x * GROUPS;
+    bool any = false;
+    for (int k = 0; k < GROUPS; ++k)
+        if (before + k < problems) any |= lost[before + k] < 0;
+    if (!any) return;
+    UNPACK
+    OUTPUTS
+    extern __shared__ __align__(16) real memory[];
+    Problem p;
+    real *room = memory + threadIdx.x / LANES * ROOM;
+    if (!set_up(in, shape, memory + GROUPS * ROOM, p)) return;
+    Gradients<real> of;
+    real h[ROWS], h2[ROWS], matrix[ROWS][N];
+    nothing_yet(of, h, h2);
+    const bool mine = lost[p.index] < 0;
+    if (mine) backward_carefully(in, shape, p, bottom, top, end, kept, g, state, dh0, of, h, h2);
+    __syncwarp(p.group.mask);  // all lanes have read what they exchanged there
+    finish(out, shape, p, room, top, false, false, mine, of, h, h2, matrix);
 }

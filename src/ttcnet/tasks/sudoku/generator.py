@@ -15,27 +15,43 @@ import numpy as np
 from ttcnet.errors import fail
 
 from .data import Boards
-from .solver import loops
+from .solver import ORDERS, loops, search
 
 LOWEST, HIGHEST = 22, 80
 MOST = 10**8  # puzzles at a time, 16 GB of them
 TRIES = 2000  # full boards for one puzzle
+HARDEST = 60  # guesses that can be asked for; more are rare
+FAMILY = 16  # rated puzzles of one full board
 _CHUNK = 64  # puzzles between two chances to interrupt
 
 
-def generate(count: int, givens: int | tuple[int, int] = (25, 34), seed: int = 0) -> Boards:
+def generate(
+    count: int,
+    givens: int | tuple[int, int] | None = None,
+    seed: int = 0,
+    guesses: int | tuple[int, int | None] | None = None,
+) -> Boards:
     """`count` puzzles with their only solutions.
 
-    The number of givens of each is drawn evenly from a range, both ends included. The same seed gives the
-    same puzzles, and more of them go on where fewer end.
+    The number of givens of each is drawn evenly from a range, both ends included, 25 to 34 if not given. Or else all
+    have a rating in a range of `guesses` (see `rate`), (10, None) for ten or more: then no given can be taken away, and
+    each FAMILY of puzzles in a row shares its solution. The same seed gives the same puzzles, and more of them go on
+    where fewer end.
 
     Examples:
         >>> boards = generate(3, givens=30, seed=1)
         >>> len(boards), boards.givens.tolist()
         (3, [30, 30, 30])
+        >>> rate(generate(1, guesses=(10, None)).puzzles[0]) >= 10
+        True
     """
     count = _integer("count", count, 0, MOST, "Pass how many puzzles to make.")
     seed = _integer("seed", seed, 0, 2**63 - 1, "Pass any such number.")
+    if guesses is not None:
+        if givens is not None:
+            fail("givens", "must not be given together with guesses", givens, "Leave one of them out.")
+        return _rated(count, seed, *_range(guesses))
+    givens = (25, 34) if givens is None else givens
     ends = givens if isinstance(givens, tuple | list) else (givens, givens)
     if len(ends) != 2:
         fail("givens", "must be a number or a lowest and a highest one", givens, "Pass 30 or (25, 34), for example.")
@@ -52,6 +68,30 @@ def generate(count: int, givens: int | tuple[int, int] = (25, 34), seed: int = 0
             value = f"{givens}, not reached from {TRIES} full boards for puzzle {first + made}"
             fail("givens", "must be within reach", value, "Ask for more givens, or take another seed.", RuntimeError)
     return Boards(puzzles, solutions)
+
+
+def _rated(count: int, seed: int, low: int, high: int) -> Boards:
+    puzzles, solutions = np.empty((count, 81), np.uint8), np.empty((count, 81), np.uint8)
+    run = search().generate
+    for number, first in enumerate(range(0, count, FAMILY)):
+        part = slice(first, min(first + FAMILY, count))
+        made = run(np.int64(number), np.uint64(seed), np.int64(low), np.int64(high), ORDERS, puzzles[part], solutions[part])
+        if made < part.stop - first:
+            value = f"{low} to {high}, not reached for puzzle {first + made}"
+            fail("guesses", "must be within reach", value, "Ask for fewer guesses, or take another seed.", RuntimeError)
+    return Boards(puzzles, solutions)
+
+
+def _range(guesses: object) -> tuple[int, int]:
+    ends = guesses if isinstance(guesses, tuple | list) else (guesses, guesses)
+    remedy = "Pass 0, (1, 3) or (10, None), for example."
+    if len(ends) != 2:
+        fail("guesses", "must be a number or a lowest and a highest one", guesses, remedy)
+    low = _integer("guesses", ends[0], 0, HARDEST, remedy)
+    high = MOST if ends[1] is None else _integer("guesses", ends[1], 0, MOST, remedy)
+    if low > high:
+        fail("guesses", "must go from a lower to a higher number", guesses, f"Pass ({high}, {low}).")
+    return low, high
 
 
 def _integer(name: str, value: object, lowest: int, highest: int | None, remedy: str) -> int:

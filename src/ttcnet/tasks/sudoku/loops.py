@@ -195,17 +195,17 @@ def solve(puzzle: Array, limit: int, found: Array) -> int:
 
 
 @_compile
-def _dig(puzzle: Array, givens: int, random: Array, stack: Array) -> bool:
-    """Empty cells of a full board in random order while its solution stays the only one. True if `givens` remain."""
-    order = np.empty(81, np.int64)
-    for k in range(81):
-        order[k] = k
+def _dig(puzzle: Array, givens: int, random: Array, stack: Array, late: Array) -> bool:
+    """Empty cells of a full board in random order, those that are `late` after the others, while its solution stays the
+    only one. True if `givens` remain."""
+    order = np.concatenate((np.flatnonzero(~late), np.flatnonzero(late)))
+    early = 81 - np.count_nonzero(late)
     in_order, nothing = np.empty(0, np.uint64), np.empty((0, 81), np.uint8)
     left = 81
     for k in range(81):
         if left == givens:
             break
-        other = k + _random(random, 81 - k)
+        other = k + _random(random, (early if k < early else 81) - k)
         order[k], order[other] = order[other], order[k]
         cell = order[k]
         digit = puzzle[cell]
@@ -220,6 +220,24 @@ def _dig(puzzle: Array, givens: int, random: Array, stack: Array) -> bool:
 
 
 @_compile
+def seeded(seed: Integer, number: Integer) -> Integer:
+    """The state of random numbers for one puzzle: the seed scrambled, then its number, scrambled again."""
+    random = np.empty(1, np.uint64)
+    random[0] = seed
+    random[0] ^= np.uint64(_random(random, np.int64(1 << 52))) << np.uint64(11)
+    random[0] += number
+    return np.uint64(_random(random, np.int64(1 << 52))) << np.uint64(11)
+
+
+@_compile
+def random_full(random: Array, stack: Array, found: Array) -> None:
+    """A full board at random, written to found[0]."""
+    for cell in range(81):
+        stack[0, cell] = FULL
+    _search(stack, np.int64(0), random, np.int64(1), found)
+
+
+@_compile
 def generate(first: int, seed: Integer, lowest: int, highest: int, tries: int, puzzles: Array, solutions: Array) -> int:
     """Fill `puzzles` and `solutions` with numbers first, first + 1, ... of a seed's puzzles.
 
@@ -227,21 +245,15 @@ def generate(first: int, seed: Integer, lowest: int, highest: int, tries: int, p
     do for the next one.
     """
     random = np.empty(1, np.uint64)
-    stack = np.empty((82, 81), np.uint16)
+    stack, nowhere = np.empty((82, 81), np.uint16), np.zeros(81, np.bool_)
     for made in range(len(puzzles)):
-        random[0] = seed  # scrambled, then the number of the puzzle, scrambled again
-        random[0] ^= np.uint64(_random(random, np.int64(1 << 52))) << np.uint64(11)
-        random[0] += np.uint64(first + made)
-        random[0] = np.uint64(_random(random, np.int64(1 << 52))) << np.uint64(11)
+        random[0] = seeded(seed, np.uint64(first + made))
         givens = lowest + _random(random, highest - lowest + 1)
         done = False
         for _ in range(tries):
-            for cell in range(81):
-                stack[0, cell] = FULL
-            _search(stack, np.int64(0), random, np.int64(1), solutions[made : made + 1])
-            for cell in range(81):
-                puzzles[made, cell] = solutions[made, cell]
-            done = _dig(puzzles[made], givens, random, stack)
+            random_full(random, stack, solutions[made : made + 1])
+            puzzles[made] = solutions[made]
+            done = _dig(puzzles[made], givens, random, stack, nowhere)
             if done:
                 break
         if not done:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -13,6 +15,8 @@ from numpy.typing import NDArray
 from ttcnet.errors import fail
 
 from .grid import PEERS, board, name_of
+
+ORDERS = np.int64(100)  # in which a rating counts guesses
 
 
 def solutions(puzzle: Any, limit: int = 2) -> NDArray[np.uint8]:
@@ -38,6 +42,24 @@ def conflicts(puzzle: Any) -> NDArray[np.bool_]:
     return (cells > 0) & (cells[PEERS] == cells[:, None]).any(1)
 
 
+def rate(puzzle: Any) -> int:
+    """How hard a puzzle with one solution is: the guesses that an exact solver needs; 0 if it needs none.
+
+    Where neither a cell with one digit left nor a digit with one place left helps, the solver takes a cell with the
+    fewest digits, at random, and tries one of them, at random; every try is a guess, and a wrong one is taken back when
+    it leads to a contradiction. The rating is the mean over ORDERS random orders, the same ones for every puzzle,
+    rounded. It varies by a few percent over the symmetric copies of a puzzle.
+    """
+    cells = board(puzzle)
+    found = count(cells)
+    if found != 1:
+        value, remedy = "more than one" if found else "none", "Correct the puzzle: guesses are counted towards the solution."
+        fail("puzzle", "must have one solution to be rated", value, remedy)
+    stack, random = np.empty((82, 81), np.uint16), np.zeros(1, np.uint64)
+    total = int(search().guesses(cells, ORDERS, random, stack))
+    return (2 * total + int(ORDERS)) // (2 * int(ORDERS))
+
+
 def verdict(puzzle: NDArray[np.uint8]) -> str:
     """What is to be said of a puzzle before any model sees it; empty if it has one solution."""
     clash = conflicts(puzzle)
@@ -61,24 +83,41 @@ def _solve(puzzle: NDArray[np.uint8], limit: int, found: NDArray[np.uint8]) -> i
 @cache
 def loops() -> ModuleType:
     """The loops, compiled or found on disk; says so if they are compiled."""
-    from numba.core import event
-
     from . import loops as compiled
+
+    nothing = np.empty((0, 81), np.uint8)
+    with _telling("the Sudoku solver", 6):
+        compiled.solve(np.zeros(81, np.uint8), 1, nothing)
+        compiled.generate(0, np.uint64(0), 30, 30, 1, nothing, nothing)
+    return compiled
+
+
+@cache
+def search() -> ModuleType:
+    """The loops of ratings and of hard boards, likewise."""
+    from . import search as compiled
+
+    one, zero = np.empty((1, 81), np.uint8), np.int64(0)
+    with _telling("the search for hard Sudoku boards", 6):
+        compiled.generate(zero, np.uint64(0), zero, np.int64(99), ORDERS, one, one.copy())
+    return compiled
+
+
+@contextmanager
+def _telling(what: str, seconds: int) -> Iterator[None]:
+    from numba.core import event
 
     class Notice(event.Listener):
         started = False
 
         def on_start(self, _: Any) -> None:
             if not self.started:
-                notice = "ttcnet: compiling the Sudoku solver, once on this machine (about 6 s) ..."
+                notice = f"ttcnet: compiling {what}, once on this machine (about {seconds} s) ..."
                 logging.getLogger("ttcnet").warning(notice)
             self.started = True
 
         def on_end(self, _: Any) -> None:
             pass
 
-    nothing = np.empty((0, 81), np.uint8)
     with event.install_listener("numba:compile", Notice()):
-        compiled.solve(np.zeros(81, np.uint8), 1, nothing)
-        compiled.generate(0, np.uint64(0), 30, 30, 1, nothing, nothing)
-    return compiled
+        yield

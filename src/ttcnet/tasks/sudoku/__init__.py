@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from .decode import solve
     from .generator import generate
     from .grid import draw, format, parse  # noqa: A004
-    from .metrics import Group, Rate, Scores, score
+    from .metrics import Band, Group, Rate, Scores, score
     from .shipped import pretrained
     from .solver import conflicts, count, rate, solutions
     from .symmetry import augment, reveal
 
 __all__ = [
+    "Band",
     "Boards",
     "Group",
     "Rate",
@@ -50,7 +51,7 @@ __all__ = [
 
 _WHERE = {
     "Boards": "data", "read": "data", "solve": "decode", "generate": "generator", "draw": "grid", "format": "grid",
-    "parse": "grid", "Group": "metrics", "Rate": "metrics", "Scores": "metrics", "score": "metrics",
+    "parse": "grid", "Group": "metrics", "Band": "metrics", "Rate": "metrics", "Scores": "metrics", "score": "metrics",
     "pretrained": "shipped", "conflicts": "solver", "count": "solver", "rate": "solver", "solutions": "solver", "augment": "symmetry",
     "reveal": "symmetry",
 }  # fmt: skip

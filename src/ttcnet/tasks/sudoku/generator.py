@@ -1,14 +1,18 @@
-"""Puzzles with one solution, for tests and for those who have no file.
+"""Puzzles with one solution: of so many givens, or as hard as wished.
 
 A full board is filled at random; then its cells are emptied in random order, each unless that would allow a second
 solution, until as many givens are left as wished. Where no cell can be emptied before that, another full board is
 taken. This rarely leaves fewer than 22 givens (most boards get stuck at 23 to 26), so that is the lowest number here;
 the 17 to 21 givens of collections come from searches of another kind.
+
+Emptied as far as it goes, a board rarely needs more than five guesses. Harder ones are found by a walk of small changes
+that raise the rating (search.py).
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 
 import numpy as np
 
@@ -30,13 +34,14 @@ def generate(
     givens: int | tuple[int, int] | None = None,
     seed: int = 0,
     guesses: int | tuple[int, int | None] | None = None,
+    report: Callable[[int], object] = lambda made: None,
 ) -> Boards:
     """`count` puzzles with their only solutions.
 
     The number of givens of each is drawn evenly from a range, both ends included, 25 to 34 if not given. Or else all
     have a rating in a range of `guesses` (see `rate`), (10, None) for ten or more: then no given can be taken away, and
-    each FAMILY of puzzles in a row shares its solution. The same seed gives the same puzzles, and more of them go on
-    where fewer end.
+    every FAMILY of puzzles in a row shares its solution. The same seed gives the same puzzles, and more of them go on
+    where fewer end. `report` is told now and then how many there are.
 
     Examples:
         >>> boards = generate(3, givens=30, seed=1)
@@ -50,7 +55,7 @@ def generate(
     if guesses is not None:
         if givens is not None:
             fail("givens", "must not be given together with guesses", givens, "Leave one of them out.")
-        return _rated(count, seed, *_range(guesses))
+        return _rated(count, seed, *_range(guesses), report)
     givens = (25, 34) if givens is None else givens
     ends = givens if isinstance(givens, tuple | list) else (givens, givens)
     if len(ends) != 2:
@@ -67,18 +72,22 @@ def generate(
         if made < part.stop - first:
             value = f"{givens}, not reached from {TRIES} full boards for puzzle {first + made}"
             fail("givens", "must be within reach", value, "Ask for more givens, or take another seed.", RuntimeError)
+        report(part.stop)
     return Boards(puzzles, solutions)
 
 
-def _rated(count: int, seed: int, low: int, high: int) -> Boards:
+def _rated(count: int, seed: int, low: int, high: int, report: Callable[[int], object]) -> Boards:
     puzzles, solutions = np.empty((count, 81), np.uint8), np.empty((count, 81), np.uint8)
     run = search().generate
     for number, first in enumerate(range(0, count, FAMILY)):
         part = slice(first, min(first + FAMILY, count))
-        made = run(np.int64(number), np.uint64(seed), np.int64(low), np.int64(high), ORDERS, puzzles[part], solutions[part])
+        made = run(
+            np.int64(number), np.uint64(seed), np.int64(low), np.int64(high), ORDERS, puzzles[part], solutions[part]
+        )
         if made < part.stop - first:
             value = f"{low} to {high}, not reached for puzzle {first + made}"
             fail("guesses", "must be within reach", value, "Ask for fewer guesses, or take another seed.", RuntimeError)
+        report(part.stop)
     return Boards(puzzles, solutions)
 
 

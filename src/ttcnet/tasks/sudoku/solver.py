@@ -53,7 +53,10 @@ def rate(puzzle: Any) -> int:
     cells = board(puzzle)
     found = count(cells)
     if found != 1:
-        value, remedy = "more than one" if found else "none", "Correct the puzzle: guesses are counted towards the solution."
+        value, remedy = (
+            "more than one" if found else "none",
+            "Correct the puzzle: guesses are counted towards the solution.",
+        )
         fail("puzzle", "must have one solution to be rated", value, remedy)
     stack, random = np.empty((82, 81), np.uint16), np.zeros(1, np.uint64)
     total = int(search().guesses(cells, ORDERS, random, stack))

@@ -52,8 +52,8 @@ __all__ = [
 _WHERE = {
     "Boards": "data", "read": "data", "solve": "decode", "generate": "generator", "draw": "grid", "format": "grid",
     "parse": "grid", "Group": "metrics", "Band": "metrics", "Rate": "metrics", "Scores": "metrics", "score": "metrics",
-    "pretrained": "shipped", "conflicts": "solver", "count": "solver", "rate": "solver", "solutions": "solver", "augment": "symmetry",
-    "reveal": "symmetry",
+    "pretrained": "shipped", "conflicts": "solver", "count": "solver", "rate": "solver", "solutions": "solver",
+    "augment": "symmetry", "reveal": "symmetry",
 }  # fmt: skip
 
 

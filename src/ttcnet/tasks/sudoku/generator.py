@@ -6,7 +6,7 @@ taken. This rarely leaves fewer than 22 givens (most boards get stuck at 23 to 2
 the 17 to 21 givens of collections come from searches of another kind.
 
 Emptied as far as it goes, a board rarely needs more than five guesses. Harder ones are found by a walk of small changes
-that raise the rating (search.py).
+that raise the rating (hard.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from ttcnet.errors import fail
 
 from .data import Boards
-from .solver import ORDERS, loops, search
+from .solver import ORDERS, compiled
 
 LOWEST, HIGHEST = 22, 80
 MOST = 10**8  # puzzles at a time, 16 GB of them
@@ -65,7 +65,7 @@ def generate(
     if lowest > highest:
         fail("givens", "must go from a lower to a higher number", givens, f"Pass ({highest}, {lowest}).")
     puzzles, solutions = np.empty((count, 81), np.uint8), np.empty((count, 81), np.uint8)
-    run = loops().generate
+    run = compiled("digging").generate
     for first in range(0, count, _CHUNK):
         part = slice(first, min(first + _CHUNK, count))
         made = run(first, np.uint64(seed), lowest, highest, TRIES, puzzles[part], solutions[part])
@@ -78,7 +78,7 @@ def generate(
 
 def _rated(count: int, seed: int, low: int, high: int, report: Callable[[int], object]) -> Boards:
     puzzles, solutions = np.empty((count, 81), np.uint8), np.empty((count, 81), np.uint8)
-    run = search().generate
+    run = compiled("hard").generate
     for number, first in enumerate(range(0, count, FAMILY)):
         part = slice(first, min(first + FAMILY, count))
         made = run(

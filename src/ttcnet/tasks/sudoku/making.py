@@ -1,4 +1,4 @@
-"""ttcnet sudoku generate and rate: boards of so many givens or guesses. Imports happen inside, to keep --help instant."""
+"""ttcnet sudoku generate and rate: boards, and how hard they are. Imports happen inside, to keep --help instant."""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
-"""An exact solver: all solutions of a puzzle, or as many as are asked for. The search itself is in loops.py."""
+"""An exact solver: all solutions of a puzzle, or as many as are asked for. And how hard one is.
+
+The search itself is in loops.py, the guesses are counted in hard.py.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -59,7 +61,7 @@ def rate(puzzle: Any) -> int:
         )
         fail("puzzle", "must have one solution to be rated", value, remedy)
     stack, random = np.empty((82, 81), np.uint16), np.zeros(1, np.uint64)
-    total = int(search().guesses(cells, ORDERS, random, stack))
+    total = int(compiled("hard").guesses(cells, ORDERS, random, stack))
     return (2 * total + int(ORDERS)) // (2 * int(ORDERS))
 
 
@@ -80,35 +82,19 @@ def _solve(puzzle: NDArray[np.uint8], limit: int, found: NDArray[np.uint8]) -> i
         fail("limit", "must be an integer", repr(limit), "Pass how many solutions to look for.", TypeError)
     if limit < 1:
         fail("limit", "must be 1 or more", limit, "Pass how many solutions to look for.")
-    return int(loops().solve(puzzle, int(limit), found))
+    return int(compiled("loops").solve(puzzle, int(limit), found))
 
 
 @cache
-def loops() -> ModuleType:
-    """The loops, compiled or found on disk; says so if they are compiled."""
-    from . import loops as compiled
-
-    nothing = np.empty((0, 81), np.uint8)
-    with _telling("the Sudoku solver", 6):
-        compiled.solve(np.zeros(81, np.uint8), 1, nothing)
-        compiled.generate(0, np.uint64(0), 30, 30, 1, nothing, nothing)
-    return compiled
-
-
-@cache
-def search() -> ModuleType:
-    """The loops of ratings and of hard boards, likewise."""
-    from . import search as compiled
-
-    one, zero = np.empty((1, 81), np.uint8), np.int64(0)
-    with _telling("the search for hard Sudoku boards", 6):
-        compiled.generate(zero, np.uint64(0), zero, np.int64(99), ORDERS, one, one.copy())
-    return compiled
-
-
-@contextmanager
-def _telling(what: str, seconds: int) -> Iterator[None]:
+def compiled(name: str) -> ModuleType:
+    """One of the modules of inner loops, compiled or found on disk; says so if it is compiled."""
     from numba.core import event
+
+    what, seconds = {
+        "loops": ("the Sudoku solver", 3),
+        "digging": ("the Sudoku generator", 4),
+        "hard": ("the search for hard Sudoku boards", 8),
+    }[name]
 
     class Notice(event.Listener):
         started = False
@@ -122,5 +108,13 @@ def _telling(what: str, seconds: int) -> Iterator[None]:
         def on_end(self, _: Any) -> None:
             pass
 
+    module = import_module(f".{name}", __package__)
+    none, one, zero = np.empty((0, 81), np.uint8), np.empty((1, 81), np.uint8), np.int64(0)
     with event.install_listener("numba:compile", Notice()):
-        yield
+        if name == "loops":
+            module.solve(np.zeros(81, np.uint8), 1, none)
+        elif name == "digging":
+            module.generate(0, np.uint64(0), 30, 30, 1, none, none)
+        else:
+            module.generate(zero, np.uint64(0), zero, np.int64(99), ORDERS, one, one.copy())
+    return module

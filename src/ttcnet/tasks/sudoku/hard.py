@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .loops import SIZES, Array, Integer, _compile, _dig, _random, _settle, _spread, _start, random_full, seeded
+from .digging import dig, random_full, seeded
+from .loops import SIZES, Array, Integer, kernel, random_below, settle, spread, start
 
 HASTY, CAREFUL = np.int64(8), np.int64(32)  # orders in which a move is rated, first and then where that was promising
 APART = 4  # moves between puzzles of one family
@@ -17,9 +18,9 @@ PATIENCE = 300  # moves without gain
 MOVES = 1_000_000  # for one family
 
 
-@_compile
+@kernel
 def _guess(board: Array, random: Array) -> tuple[Integer, Integer]:
-    """A cell to branch on, any of those with the fewest digits, and any of its digits, as a mask; -1 if all are filled."""
+    """A cell, any of those with the fewest digits, -1 if all are filled; and any of its digits, as a mask."""
     best, fewest, equals = np.int64(-1), 10, 0
     for cell in range(81):
         size = SIZES[board[cell]]
@@ -28,31 +29,31 @@ def _guess(board: Array, random: Array) -> tuple[Integer, Integer]:
         if size < fewest:
             fewest, equals = size, 0
         equals += 1
-        if _random(random, np.int64(equals)) == 0:
+        if random_below(random, np.int64(equals)) == 0:
             best = np.int64(cell)
     if best < 0:
         return best, np.int64(0)
     mask = np.int64(board[best])
-    for _ in range(_random(random, np.int64(fewest))):
+    for _ in range(random_below(random, np.int64(fewest))):
         mask &= mask - 1
     return best, mask & -mask
 
 
-@_compile
+@kernel
 def guesses(puzzle: Array, orders: Integer, random: Array, stack: Array) -> Integer:
     """The guesses until a solution is found, the sum over so many random orders. The puzzle must have a solution."""
     queue, changed = np.empty(81, np.int64), np.empty(82, np.int64)
-    _start(puzzle, stack[0])
-    _settle(stack[0], queue)
-    start = stack[0].copy()
+    start(puzzle, stack[0])
+    settle(stack[0], queue)
+    settled = stack[0].copy()
     total = np.int64(0)
     for _ in range(orders):
-        stack[0] = start
+        stack[0] = settled
         changed[0] = 0
         depth, fresh = 0, True  # whether the board on top is settled
         while True:
             board = stack[depth]
-            if not fresh and not (_spread(board, changed[depth], queue) and _settle(board, queue)):
+            if not fresh and not (spread(board, changed[depth], queue) and settle(board, queue)):
                 depth -= 1
                 continue
             cell, digit = _guess(board, random)
@@ -70,7 +71,7 @@ def guesses(puzzle: Array, orders: Integer, random: Array, stack: Array) -> Inte
     return total
 
 
-@_compile
+@kernel
 def _distance(total: Integer, orders: Integer, low: Integer, high: Integer) -> Integer:
     """How far a puzzle is from a range of ratings, in guesses of CAREFUL orders: 0 within. `total` is of `orders`."""
     if 2 * total < (2 * low - 1) * orders:
@@ -80,11 +81,11 @@ def _distance(total: Integer, orders: Integer, low: Integer, high: Integer) -> I
     return np.int64(0)
 
 
-@_compile
+@kernel
 def _move(puzzle: Array, solution: Array, random: Array, stack: Array) -> None:
     """Another puzzle close by with the same solution: a given is taken away, and all cells but the other givens are
     filled and emptied again in random order; then givens are emptied that are needed no longer."""
-    place = _random(random, np.int64(np.count_nonzero(puzzle)))
+    place = random_below(random, np.int64(np.count_nonzero(puzzle)))
     kept = puzzle != 0
     for cell in range(81):
         if kept[cell]:
@@ -93,10 +94,10 @@ def _move(puzzle: Array, solution: Array, random: Array, stack: Array) -> None:
                 break
             place -= 1
     puzzle[:] = solution
-    _dig(puzzle, 0, random, stack, kept)
+    dig(puzzle, 0, random, stack, kept)
 
 
-@_compile
+@kernel
 def generate(
     number: Integer, seed: Integer, low: Integer, high: Integer, orders: Integer, puzzles: Array, solutions: Array
 ) -> int:
@@ -116,7 +117,7 @@ def generate(
         if away < 0 or (idle > PATIENCE and made == 0):
             random_full(random, stack, found)
             puzzle[:] = found[0]
-            _dig(puzzle, 0, random, stack, nowhere)
+            dig(puzzle, 0, random, stack, nowhere)
             away = _distance(guesses(puzzle, CAREFUL, random, stack), CAREFUL, low, high)
             idle, walked = 0, APART
         if away == 0 and walked >= APART:

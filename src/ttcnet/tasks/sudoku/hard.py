@@ -101,8 +101,8 @@ def _move(puzzle: Array, solution: Array, random: Array, stack: Array) -> None:
 def generate(
     number: Integer, seed: Integer, low: Integer, high: Integer, orders: Integer, puzzles: Array, solutions: Array
 ) -> int:
-    """Fill `puzzles` and `solutions` with the family `number` of a seed: puzzles of one full board whose ratings are in
-    a range, the same however many are asked for.
+    """Fill `puzzles` and `solutions` with the family `number` of a seed: puzzles whose ratings are in a range, mostly
+    of one full board, the same however many are asked for.
 
     The full board is emptied as far as it goes. From there a walk of small moves leads towards the range, and through
     it: a move counts unless it leads away. Where nothing is gained in PATIENCE moves, another full board is taken.
@@ -114,7 +114,7 @@ def generate(
     random[0] = seeded(seed, np.uint64(number))
     away, idle, walked, made = np.int64(-1), 0, 0, 0
     for _ in range(MOVES):
-        if away < 0 or (idle > PATIENCE and made == 0):
+        if away < 0 or idle > PATIENCE:
             random_full(random, stack, found)
             puzzle[:] = found[0]
             dig(puzzle, 0, random, stack, nowhere)
@@ -140,7 +140,7 @@ def generate(
             continue
         there = _distance(guesses(other, CAREFUL, random, stack), CAREFUL, low, high)
         if there <= away:
-            if there < away:
+            if there == 0 or there < away:
                 idle = 0
             puzzle[:] = other
             away = there

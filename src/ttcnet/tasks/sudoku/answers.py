@@ -1,4 +1,4 @@
-"""What the page asks, and what it is told: about the model, a board that settles, a board that is solved cell by cell."""
+"""What the page asks and is told: about the model, a board that settles, a board that is solved cell by cell."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def settling(
     model: TTCNetForCellClassification, puzzle: Board, horizon: int | None = None, loops: int | None = None
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """One pass, watched: the digits of all cells after every loop, or every block of a model without loops, and how
-    sure the model is of them, both (stages, 81). Givens are themselves. After loop k is what k loops would have said."""
+    sure the model is of them, both (stages, 81). Givens stay. After loop k is what k loops would have said."""
     board = torch.from_numpy(puzzle.astype(np.int64))
     found = model(board[None].to(model.device), horizon=horizon, loops=loops, output_hidden_states=True)
     step = len(model.model.layers) if stage_name(model) == "loop" else 1

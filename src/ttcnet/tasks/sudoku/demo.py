@@ -152,7 +152,8 @@ def table(name: str, asked: Sequence[tuple[int, int]], found: Compared) -> Table
     rates = [[f"{100 * rate.rate:.1f} %" for rate in found[pair]] for pair in asked]
     if len(asked) > 1 and all(line == rates[0] for line in rates):
         return f"On the boards of the package the {name} makes no difference to this model: {' / '.join(rates[0])}."
-    about = {"horizon": f", by horizon, in {asked[0][0]} loops", "loops": ", by loops"}.get(name, "")
+    loops = f", in {asked[0][0]} loops" if name == "horizon" and asked[0][0] > 1 else ""
+    about = f", by {name}{loops}" if name else ""
     shown = Table(title=f"Blank cells right in one pass{about}", title_justify="left")
     shown.add_column(name, justify="right")
     for each, lowest in LEVELS.items():

@@ -88,9 +88,10 @@ def demo(
         made = [generate(1, givens=(n, n), seed=seed + k) for k, n in enumerate(givens or ())]
         net = load(model, device)
         from . import demo
+        from .samples import LEVELS, samples
         from .session import moves, stage_name
 
-        boards = made or [demo.level(name)[:1] for name in demo.LEVELS]
+        boards = made or [demo.level(name)[:1] for name in LEVELS]
         next(moves(net, boards[0].puzzles[0]))  # what is compiled is compiled before a puzzle is timed
         console = Console()
         games = []
@@ -101,11 +102,11 @@ def demo(
         from .progress import watched
 
         asked = demo.settings(net, loops)
-        pairs = list(dict.fromkeys(pair for each in asked.values() for pair in each))
-        with watched(net, "Boards of three levels", len(pairs) * len(demo.samples())):
+        pairs = list(dict.fromkeys(pair for compared in asked.values() for pair in compared))
+        with watched(net, "Boards of three levels", len(pairs) * len(samples())):
             found = demo.compare(net, pairs)
-        for name, each in asked.items():
-            console.print(demo.table(name, each, found))
+        for name, compared in asked.items():
+            console.print(demo.table(name, compared, found))
         demo.picture(games, stage_name(net), picture)
     say(f"The picture is in {picture}. Next: ttcnet sudoku play")
 

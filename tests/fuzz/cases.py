@@ -23,10 +23,12 @@ ODD = [
 OPTIONS = {
     "sudoku train": "architecture steps batch lr final-lr weight-decay dropout augmentation ema horizon layers width "
     "heads ttc-heads seed save-every device data out",
-    "sudoku eval": "mode horizon limit out device data",
-    "sudoku solve": "model horizon device",
-    "sudoku demo": "givens boards seed picture model device",
+    "sudoku eval": "mode horizon loops by limit out device data",
+    "sudoku solve": "model horizon loops device",
+    "sudoku demo": "givens seed loops picture model device",
     "sudoku play": "model port device",
+    "sudoku generate": "givens guesses seed out",
+    "sudoku rate": "out",
     "sudoku probe": "train test step limit out device",
     "countdown make": "out count numbers largest operations limit split seed",
     "data": "out",

@@ -109,6 +109,21 @@ def test_several_horizons(folder, tmp_path, given):
     assert [(each["mode"], each["horizon"]) for each in found] == [("single", 0), ("single", 3)]
 
 
+@pytest.mark.parametrize("by", ["givens", "guesses"])
+def test_accuracy_by_givens_and_by_guesses(folder, tmp_path, by):
+    generate(2, guesses=(4, 9), seed=1).write(tmp_path / "boards.csv")
+    call = ["eval", str(folder / "run/model"), "--data", str(tmp_path / "boards.csv"), "--mode", "single", "--by", by]
+    run = CliRunner().invoke(app, ["sudoku", *call, "--out", str(tmp_path / "out.json")])
+    assert run.exit_code == 0, run.output
+    lines = [line.split()[:2] for line in run.stdout.splitlines()]
+    assert lines[1] == [by, "number"]
+    assert (["4-9", "2"] in lines) == (by == "guesses")
+    assert lines[-1] == ["all", "2"]
+    (found,) = json.loads((tmp_path / "out.json").read_text())["results"]
+    bands = [(band["guesses"], band["boards"]["total"]) for band in found.get("by_guesses", [])]
+    assert bands == ([("4-9", 2)] if by == "guesses" else [])
+
+
 @pytest.mark.slow
 def test_a_model_without_ttc_layers_has_no_horizon(folder, tmp_path):
     config = TrainConfig(architecture="transformer", layers=2, width=32, heads=2).model()

@@ -10,10 +10,16 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from ttcnet.cli import app
+from ttcnet.models import TTCNetForCellClassification
 from ttcnet.tasks import sudoku
 from ttcnet.tasks.sudoku import demo, generate, watching
+from ttcnet.tasks.sudoku.decode import in_one_pass
 from ttcnet.tasks.sudoku.evaluation import evaluate
-from ttcnet.tasks.sudoku.session import Move
+from ttcnet.tasks.sudoku.metrics import Rate
+from ttcnet.tasks.sudoku.samples import FILE
+from ttcnet.tasks.sudoku.samples import samples as sudoku_samples
+from ttcnet.tasks.sudoku.session import Move, settling
+from ttcnet.tasks.sudoku.settings import TrainConfig
 from ttcnet.tasks.sudoku.shipped import FOLDER
 
 
@@ -61,8 +67,8 @@ def test_right_cells_are_green_and_wrong_ones_red():
     first, second = np.flatnonzero(puzzle == 0)[:2]
     wrong = int(solution[second]) % 9 + 1
     moves = [Move(int(first), int(solution[first]), 0.9), Move(int(second), wrong, 0.4)]
-    game = demo.Game(puzzle, solution, moves, 1.0)
-    text = demo._board(game)
+    game = demo.Game(puzzle, solution, puzzle[None], None, moves, 1.0)
+    text = demo._board(puzzle, solution, game.answer)
     styles = [(text.plain[span.start : span.end], str(span.style)) for span in text.spans]
     assert (str(solution[first]), "green") in styles
     assert (str(wrong), "red") in styles
@@ -78,15 +84,84 @@ def test_a_full_board_is_a_game_without_moves(model):
     assert demo.watch(model, full, full, Console(quiet=True)).moves == []
 
 
+@pytest.fixture(scope="module")
+def looped(tmp_path_factory):
+    """A model of one block, applied eight times, with TTC in every other."""
+    torch.manual_seed(0)
+    config = TrainConfig(layers=1, loops=8, interleave="2:1", width=32, heads=2).model()
+    folder = tmp_path_factory.mktemp("looped")
+    TTCNetForCellClassification(config).eval().save_pretrained(folder)
+    return folder
+
+
 def test_the_demo_command(tmp_path):
     picture = tmp_path / "folder" / "sudoku.png"
-    options = ["--givens", "72", "--givens", "70", "--boards", "3", "--picture", str(picture), "--device", "cpu"]
+    options = ["--givens", "72", "--givens", "70", "--picture", str(picture), "--device", "cpu"]
     done = CliRunner().invoke(app, ["sudoku", "demo", *options])
     assert done.exit_code == 0, done.output
-    assert "9 filled: 9 right, 0 wrong" in done.output
-    assert "11 filled: 11 right, 0 wrong" in done.output
-    assert "3 boards in a single pass" in done.output
+    assert "9 of 9 blanks right" in done.output
+    assert "11 of 11 blanks right" in done.output
+    assert "the horizon makes no difference" in done.output or "by horizon" in done.output
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_demo_of_a_looped_model(looped, tmp_path):
+    """An untrained one: it is wrong, loop by loop and cell by cell; and it has loops and plans to compare."""
+    picture = tmp_path / "sudoku.png"
+    options = ["--model", str(looped), "--givens", "70", "--loops", "4", "--picture", str(picture), "--device", "cpu"]
+    done = CliRunner().invoke(app, ["sudoku", "demo", *options])
+    assert done.exit_code == 0, done.output
+    assert "loop 4 of 4" in done.output
+    assert "11 filled" in done.output
+    assert "by loops" in done.output
+    assert "horizon" in done.output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_compared_is_what_a_model_can_do(looped):
+    net = TTCNetForCellClassification.from_pretrained(looped)
+    assert demo.settings(net) == {
+        "loops": [(1, 4), (2, 4), (4, 4), (8, 4), (16, 4), (32, 4)],
+        "horizon": [(8, 0), (8, 1), (8, 4), (8, 8), (8, 16)],
+    }
+    assert [pair[0] for pair in demo.settings(net, 4)["loops"]] == [1, 2, 4, 8, 16]
+    flat = TTCNetForCellClassification(TrainConfig(architecture="transformer", layers=2, width=32, heads=2).model())
+    assert demo.settings(flat) == {"": [(1, 4)]}
+    assert list(demo.settings(TTCNetForCellClassification(TrainConfig(layers=2, width=32, heads=2).model()))) == [
+        "horizon"
+    ]
+
+
+def test_a_table_that_would_show_nothing_is_a_sentence():
+    same, other = [Rate(0.5, 0.4, 0.6, 1, 2)] * 3, [Rate(0.75, 0.4, 0.8, 3, 4)] * 3
+    said = demo.table("horizon", [(8, 0), (8, 4)], {(8, 0): same, (8, 4): same})
+    assert (
+        said == "On the boards of the package the horizon makes no difference to this model: 50.0 % / 50.0 % / 50.0 %."
+    )
+    shown = demo.table("horizon", [(8, 0), (8, 4)], {(8, 0): same, (8, 4): other})
+    assert [list(column.cells) for column in shown.columns][:2] == [["no plans", "4"], ["50.0 %", "75.0 %"]]
+
+
+def test_the_boards_of_the_package():
+    found = sudoku_samples()
+    assert {each.level for each in found} == {"easy", "hard", "hardest"}
+    assert FILE.stat().st_size < 10_000
+    for each in found:
+        assert each.guesses == sudoku.rate(each.puzzle)
+    hard = demo.level("hard")
+    assert sum(each.level == "hard" for each in found) == len(hard) == len(np.unique(hard.solutions, axis=0))
+
+
+def test_settling_ends_where_one_pass_does(looped):
+    net = TTCNetForCellClassification.from_pretrained(looped).eval()
+    boards = demo.level("hard")[:1]
+    puzzle = boards.puzzles[0]
+    digits, sure = settling(net, puzzle, 2, 16)
+    assert digits.shape == sure.shape == (16, 81)
+    assert (digits[:, puzzle > 0] == puzzle[puzzle > 0]).all()
+    for loops in (1, 8, 16):
+        wanted = in_one_pass(net, torch.from_numpy(boards.puzzles).long(), 2, loops)[0]
+        assert (digits[loops - 1] == wanted.numpy()).all(), "after loop k is what k loops say"
 
 
 def test_what_is_compiled_is_compiled_before_a_puzzle_is_timed(model, tmp_path, monkeypatch):

@@ -101,3 +101,17 @@ def test_bad_arguments(change, error, message):
     boards = made()
     with pytest.raises(error, match=message):
         sudoku.score(*change(boards.solutions, boards.puzzles, boards.solutions))
+
+
+def test_by_guesses():
+    boards = made()
+    ratings = np.arange(200) // 5
+    wrong = boards.solutions.copy()
+    wrong[ratings >= 10] = wrong[ratings >= 10] % 9 + 1
+    scores = sudoku.score(wrong, boards.puzzles, boards.solutions, ratings)
+    found = [(band.guesses, band.boards.total, band.boards.rate) for band in scores.by_guesses]
+    assert found == [("0", 5, 1), ("1-3", 15, 1), ("4-9", 30, 1), ("10-29", 100, 0), ("30+", 50, 0), ("10+", 150, 0)]
+    assert "10-29" in scores.table("guesses")
+    assert "by_guesses" not in sudoku.score(wrong, boards.puzzles, boards.solutions).to_dict()
+    with pytest.raises(ValueError, match=r"guesses must have shape \(200,\); got \(3,\)"):
+        sudoku.score(wrong, boards.puzzles, boards.solutions, [1, 2, 3])

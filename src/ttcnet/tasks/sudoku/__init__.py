@@ -4,6 +4,7 @@
     boards.puzzles, boards.solutions              # uint8 arrays (N, 81), 0 for a blank
     print(draw(boards.puzzles[0]))
     count("53..7....6..195...", limit=2)          # 0, 1 or "2 or more" solutions
+    rate(boards.puzzles[0])                       # the guesses that an exact solver needs
     puzzles, solutions = augment(boards.puzzles, boards.solutions, numpy_generator)
     print(score(predictions, puzzles, solutions).table())
     model = pretrained()                          # a trained model, which comes with the package
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
     from .decode import solve
     from .generator import generate
     from .grid import draw, format, parse  # noqa: A004
-    from .metrics import Group, Rate, Scores, score
+    from .metrics import Band, Group, Rate, Scores, score
     from .shipped import pretrained
-    from .solver import conflicts, count, solutions
+    from .solver import conflicts, count, rate, solutions
     from .symmetry import augment, reveal
 
 __all__ = [
+    "Band",
     "Boards",
     "Group",
     "Rate",
@@ -39,6 +41,7 @@ __all__ = [
     "generate",
     "parse",
     "pretrained",
+    "rate",
     "read",
     "reveal",
     "score",
@@ -48,9 +51,9 @@ __all__ = [
 
 _WHERE = {
     "Boards": "data", "read": "data", "solve": "decode", "generate": "generator", "draw": "grid", "format": "grid",
-    "parse": "grid", "Group": "metrics", "Rate": "metrics", "Scores": "metrics", "score": "metrics",
-    "pretrained": "shipped", "conflicts": "solver", "count": "solver", "solutions": "solver", "augment": "symmetry",
-    "reveal": "symmetry",
+    "parse": "grid", "Group": "metrics", "Band": "metrics", "Rate": "metrics", "Scores": "metrics", "score": "metrics",
+    "pretrained": "shipped", "conflicts": "solver", "count": "solver", "rate": "solver", "solutions": "solver",
+    "augment": "symmetry", "reveal": "symmetry",
 }  # fmt: skip
 
 

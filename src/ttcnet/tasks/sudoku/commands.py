@@ -15,6 +15,7 @@ from ttcnet.options import Device, numbers, usable
 from ttcnet.records import check_output
 
 from .loading import load
+from .making import generate, rate, rated
 from .settings import ARCHITECTURES, TrainConfig
 from .watching import demo, play, solve
 
@@ -25,9 +26,16 @@ app = typer.Typer(help="Sudoku: train, evaluate and use models.", no_args_is_hel
 Data = Annotated[Path, typer.Option(help="CSV of puzzle,solution, plain or gzip.")]
 Folder = Annotated[Path | None, typer.Argument(help="Folder of a model; the one that comes with ttcnet if not given.")]
 Out = Annotated[Path | None, typer.Option(help="JSON file for the results.")]
+app.command()(generate)
+app.command()(rate)
 app.command()(solve)
 app.command()(demo)
 app.command()(play)
+
+
+class By(StrEnum):
+    GIVENS = "givens"
+    GUESSES = "guesses"
 
 
 class Mode(StrEnum):
@@ -136,9 +144,9 @@ def eval_command(
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Boards to take from the file; all if not given.")] = None,
     out: Out = None,
-    by_givens: Annotated[
-        bool, typer.Option("--by-givens", help="Also print a line for each number of givens.")
-    ] = False,
+    by: Annotated[
+        By | None, typer.Option(help="Also print a line for each number of givens, or for ranges of guesses.")
+    ] = None,
     device: Device = "auto",
 ) -> None:
     """Boards and cells that a model gets right, with 95 % intervals."""
@@ -162,6 +170,7 @@ def eval_command(
         if horizon and not plans:
             fail("horizon", "must not be given: there are no TTC layers here to set it", horizons, "Leave it out.")
 
+        ratings = rated(boards) if by == By.GUESSES else None
         results: list[dict[str, Any]] = []
         passes = {"single": 1, "multi": 81 - int(boards.givens.min())}
         for count, steps, name in product(times, horizons, mode or MODES):
@@ -169,12 +178,12 @@ def eval_command(
             label += f", loops {net.config.loops if count is None else count}" if loops or net.config.loops > 1 else ""
             label += f", horizon {net.config.horizon if steps is None else steps}" if plans else ""
             with watched(net, label, passes[name] * len(boards)):
-                found = evaluate(net, boards, name, steps, count)
+                found = evaluate(net, boards, name, steps, count, ratings)
             results.append(found.to_dict())
             scores = found.scores
             say(f"{label}: boards {scores.boards}, cells {scores.cells}, {found.seconds:.1f} s")
-            if by_givens:
-                say(scores.table())
+            if by:
+                say(scores.table(by))
         if out is not None:
             _write(out, model, {"data": data.name, "boards": len(boards), "results": results})
 

@@ -41,12 +41,14 @@ def evaluate(
     mode: str = "single",
     horizon: int | None = None,
     loops: int | None = None,
+    guesses: Any = None,
 ) -> Evaluation:
-    """Decode all boards and compare. On a GPU in bfloat16, as in training."""
+    """Decode all boards and compare, by their ratings too where these are given. On a GPU in bfloat16, as in
+    training."""
     check_blanks(boards.puzzles)
     puzzles = torch.from_numpy(boards.puzzles).long()
     begin = time.perf_counter()
     with torch.autocast(model.device.type, torch.bfloat16, model.device.type == "cuda"):
         filled = MODES[mode](model, puzzles, horizon, loops).cpu().numpy()
-    scores = score(filled, boards.puzzles, boards.solutions)
+    scores = score(filled, boards.puzzles, boards.solutions, guesses)
     return Evaluation(mode, horizon, scores, time.perf_counter() - begin, loops)

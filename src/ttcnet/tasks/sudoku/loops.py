@@ -1,8 +1,8 @@
-"""The inner loops of the solver and of the generator, compiled by numba at first use and kept on disk.
+"""The inner loops of the solver, compiled by numba at first use and kept on disk.
 
 What a cell may still hold is a mask of nine bits, and a board is 81 masks. A cell whose mask has one bit is filled, and
-that digit has been taken from its peers (`_spread`); a digit with one place left in a row, column or box is put there
-(`_settle`). Where neither helps, the search branches in two: a cell is a digit, or it is not.
+that digit has been taken from its peers (`spread`); a digit with one place left in a row, column or box is put there
+(`settle`). Where neither helps, the search branches in two: a cell is a digit, or it is not.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Array = Any
 Integer = Any  # of numba: always np.int64, so that every function is compiled once
 FULL = 0b111111111
 SIZES = np.array([mask.bit_count() for mask in range(512)], np.uint8)
-_compile = jit(nogil=True, error_model="numpy")
+kernel = jit(nogil=True, error_model="numpy")
 
 
-@_compile
-def _random(state: Array, below: Integer) -> Integer:
+@kernel
+def random_below(state: Array, below: Integer) -> Integer:
     """A random number from 0 to below - 1, by splitmix64: the same on every machine and in every version."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     z = state[0]
@@ -33,8 +33,8 @@ def _random(state: Array, below: Integer) -> Integer:
     return np.int64((z >> np.uint64(11)) % np.uint64(below))
 
 
-@_compile
-def _spread(board: Array, cell: int, queue: Array) -> bool:
+@kernel
+def spread(board: Array, cell: int, queue: Array) -> bool:
     """Take a filled cell's digit from its peers, and go on with peers that this fills. False if one is left empty."""
     if SIZES[board[cell]] != 1:
         return board[cell] != 0
@@ -58,8 +58,8 @@ def _spread(board: Array, cell: int, queue: Array) -> bool:
     return True
 
 
-@_compile
-def _settle(board: Array, queue: Array) -> bool:
+@kernel
+def settle(board: Array, queue: Array) -> bool:
     """Put every digit that has one place left in a unit there, until there is none. False on a contradiction."""
     changed = True
     while changed:
@@ -83,12 +83,12 @@ def _settle(board: Array, queue: Array) -> bool:
                         return False
                     board[cell] = here
                     changed = True
-                    if not _spread(board, cell, queue):
+                    if not spread(board, cell, queue):
                         return False
     return True
 
 
-@_compile
+@kernel
 def _branch(board: Array, random: Array) -> tuple[Integer, Integer]:
     """A cell to branch on and a digit, as a mask; the cell is -1 if all are filled.
 
@@ -119,13 +119,13 @@ def _branch(board: Array, random: Array) -> tuple[Integer, Integer]:
                         return UNITS[u, k], digit
     mask = np.int64(board[best])
     if len(random):
-        for _ in range(_random(random, fewest)):
+        for _ in range(random_below(random, fewest)):
             mask &= mask - 1
     return best, mask & -mask
 
 
-@_compile
-def _search(stack: Array, cell: Integer, random: Array, limit: Integer, found: Array) -> int:
+@kernel
+def search(stack: Array, cell: Integer, random: Array, limit: Integer, found: Array) -> int:
     """Count the solutions of the board stack[0], up to `limit`; the first len(found) of them are written down.
 
     `cell` is where that board was changed last. `random` is the state of a generator for digits in random order, or
@@ -136,7 +136,7 @@ def _search(stack: Array, cell: Integer, random: Array, limit: Integer, found: A
     number, depth = 0, 0
     while depth >= 0:
         board = stack[depth]
-        if not (_spread(board, changed[depth], queue) and _settle(board, queue)):
+        if not (spread(board, changed[depth], queue) and settle(board, queue)):
             depth -= 1
             continue
         cell, digit = _branch(board, random)
@@ -158,7 +158,7 @@ def _search(stack: Array, cell: Integer, random: Array, limit: Integer, found: A
     return number
 
 
-@_compile
+@kernel
 def _digit(mask: int) -> int:
     digit = 0
     while mask:
@@ -167,8 +167,8 @@ def _digit(mask: int) -> int:
     return digit
 
 
-@_compile
-def _start(puzzle: Array, board: Array) -> bool:
+@kernel
+def start(puzzle: Array, board: Array) -> bool:
     """The masks of a puzzle. False if two givens contradict each other, at once or after obvious steps."""
     queue = np.empty(81, np.int64)
     for cell in range(81):
@@ -180,70 +180,15 @@ def _start(puzzle: Array, board: Array) -> bool:
                 return False
             if board[cell] != digit:
                 board[cell] = digit
-                if not _spread(board, cell, queue):
+                if not spread(board, cell, queue):
                     return False
     return True
 
 
-@_compile
+@kernel
 def solve(puzzle: Array, limit: int, found: Array) -> int:
     """The number of solutions of a puzzle, up to `limit`; the first len(found) are written to `found`."""
     stack = np.empty((82, 81), np.uint16)
-    if not _start(puzzle, stack[0]):
+    if not start(puzzle, stack[0]):
         return 0
-    return _search(stack, np.int64(0), np.empty(0, np.uint64), limit, found)
-
-
-@_compile
-def _dig(puzzle: Array, givens: int, random: Array, stack: Array) -> bool:
-    """Empty cells of a full board in random order while its solution stays the only one. True if `givens` remain."""
-    order = np.empty(81, np.int64)
-    for k in range(81):
-        order[k] = k
-    in_order, nothing = np.empty(0, np.uint64), np.empty((0, 81), np.uint8)
-    left = 81
-    for k in range(81):
-        if left == givens:
-            break
-        other = k + _random(random, 81 - k)
-        order[k], order[other] = order[other], order[k]
-        cell = order[k]
-        digit = puzzle[cell]
-        puzzle[cell] = 0
-        _start(puzzle, stack[0])
-        stack[0, cell] &= ~(1 << (digit - 1))  # is there a solution with another digit in this cell?
-        if _search(stack, cell, in_order, np.int64(1), nothing):
-            puzzle[cell] = digit
-        else:
-            left -= 1
-    return left == givens
-
-
-@_compile
-def generate(first: int, seed: Integer, lowest: int, highest: int, tries: int, puzzles: Array, solutions: Array) -> int:
-    """Fill `puzzles` and `solutions` with numbers first, first + 1, ... of a seed's puzzles.
-
-    Each has random numbers of its own. Returns how many were made; fewer than all mean that `tries` full boards did not
-    do for the next one.
-    """
-    random = np.empty(1, np.uint64)
-    stack = np.empty((82, 81), np.uint16)
-    for made in range(len(puzzles)):
-        random[0] = seed  # scrambled, then the number of the puzzle, scrambled again
-        random[0] ^= np.uint64(_random(random, np.int64(1 << 52))) << np.uint64(11)
-        random[0] += np.uint64(first + made)
-        random[0] = np.uint64(_random(random, np.int64(1 << 52))) << np.uint64(11)
-        givens = lowest + _random(random, highest - lowest + 1)
-        done = False
-        for _ in range(tries):
-            for cell in range(81):
-                stack[0, cell] = FULL
-            _search(stack, np.int64(0), random, np.int64(1), solutions[made : made + 1])
-            for cell in range(81):
-                puzzles[made, cell] = solutions[made, cell]
-            done = _dig(puzzles[made], givens, random, stack)
-            if done:
-                break
-        if not done:
-            return made
-    return len(puzzles)
+    return search(stack, np.int64(0), np.empty(0, np.uint64), limit, found)

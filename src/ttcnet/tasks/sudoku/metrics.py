@@ -1,4 +1,4 @@
-"""How good predictions are: whole boards and single cells, overall and by the number of givens.
+"""How good predictions are: whole boards and single cells, overall, by the number of givens and by the rating.
 
 Only masked cells count, those that were blank in the puzzle. A board is right if all its masked cells are; the rate of
 cells is right masked cells over all masked cells. Intervals hold with 95 % confidence:
@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 from ttcnet.errors import fail
 from ttcnet.evaluate import wilson
+
+BANDS = ((0, 0), (1, 3), (4, 9), (10, 29), (30, None), (10, None))  # of ratings; the last is the two before it together
 
 
 @dataclass(frozen=True)
@@ -46,30 +48,44 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Band:
+    """The boards whose ratings are in a range, written as 0, 1-3 or 10+."""
+
+    guesses: str
+    boards: Rate
+    cells: Rate
+
+
+@dataclass(frozen=True)
 class Scores:
-    """Rates of boards and of masked cells, overall and by number of givens."""
+    """Rates of boards and of masked cells, overall, by number of givens, and by rating where that was given."""
 
     boards: Rate
     cells: Rate
     by_givens: tuple[Group, ...]
+    by_guesses: tuple[Band, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries, lists and numbers, for JSON."""
-        return asdict(self) | {"by_givens": [asdict(group) for group in self.by_givens]}
+        found = asdict(self) | {"by_givens": [asdict(group) for group in self.by_givens]}
+        bands = found.pop("by_guesses")
+        return found | ({"by_guesses": list(bands)} if bands else {})
 
-    def table(self) -> str:
-        """One line for every number of givens and one for all."""
-        rows = [("givens", "number", "boards right", "cells right")]
-        rows += [(str(g.givens), str(g.boards.total), str(g.boards), str(g.cells)) for g in self.by_givens]
+    def table(self, by: str = "givens") -> str:
+        """One line for every number of givens, or for every range of `guesses`, and one for all."""
+        rows = [(by, "number", "boards right", "cells right")]
+        for group in self.by_givens if by == "givens" else self.by_guesses:
+            rows.append((str(getattr(group, by)), str(group.boards.total), str(group.boards), str(group.cells)))
         rows.append(("all", str(self.boards.total), str(self.boards), str(self.cells)))
         widths = [max(len(row[k]) for row in rows) for k in range(4)]
         return "\n".join("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
 
 
-def score(predictions: Any, puzzles: Any, solutions: Any) -> Scores:
+def score(predictions: Any, puzzles: Any, solutions: Any, guesses: Any = None) -> Scores:
     """Compare predicted boards with solutions, all (N, 81) with digits 1 to 9, and 0 for a blank in the puzzles.
 
-    A prediction of 0, for a cell left open, is wrong. What is predicted for givens does not matter.
+    A prediction of 0, for a cell left open, is wrong. What is predicted for givens does not matter. With the ratings of
+    the puzzles, `guesses` (N,), there are also rates for each of BANDS that a board is in.
     """
     predictions, puzzles, solutions = (
         _boards(name, value, lowest)
@@ -90,7 +106,21 @@ def score(predictions: Any, puzzles: Any, solutions: Any) -> Scores:
     for number in np.unique(blanks)[::-1]:
         here = blanks == number
         groups.append(Group(81 - int(number), *_rates(right[here], blanks[here])))
-    return Scores(*_rates(right, blanks), tuple(groups))
+    bands = []
+    if guesses is not None:
+        ratings = np.asarray(guesses)
+        if ratings.shape != blanks.shape:
+            fail("guesses", f"must have shape {blanks.shape}", ratings.shape, "Give one rating for every board.")
+        for low, high in BANDS:
+            here = (ratings >= low) & (ratings <= (np.inf if high is None else high))
+            if here.any():
+                bands.append(Band(span(low, high), *_rates(right[here], blanks[here])))
+    return Scores(*_rates(right, blanks), tuple(groups), tuple(bands))
+
+
+def span(low: int, high: int | None) -> str:
+    """A range of ratings, in short."""
+    return f"{low}+" if high is None else str(low) if low == high else f"{low}-{high}"
 
 
 def check_blanks(puzzles: NDArray[Any]) -> None:

@@ -1,4 +1,4 @@
-"""A local page to play with a model: type a puzzle, watch it being solved, drag the horizon.
+"""A local page to play with a model: choose or type a puzzle, watch it settle or being solved, drag loops and horizon.
 
 It answers this machine's browser alone: it listens on 127.0.0.1, and a request must name this address as its host, so
 that no other site can have a browser ask under a name of its own (DNS rebinding). Who does not say what they want in
@@ -20,44 +20,15 @@ from urllib.parse import parse_qs
 
 from ttcnet.errors import fail
 
-from .grid import parse
-from .session import moves, plan_values
-from .solver import conflicts, verdict
+from .answers import ANSWERS, AbandonedError, answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ttcnet.models import TTCNetForCellClassification
 
 PAGE = Path(__file__).with_name("page.html")
-HORIZONS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # of the curves; all up to the last would take 5 times as long
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 NAMES = ("127.0.0.1", "localhost", "[::1]")
 PATIENCE = 10.0  # seconds for a whole request to arrive, and for an answer to be taken
-
-
-class AbandonedError(Exception):
-    """Nobody waits for the answer."""
-
-
-def answer(
-    model: TTCNetForCellClassification, question: dict[str, list[str]], wanted: Callable[[], bool] = lambda: True
-) -> dict[str, Any]:
-    """What /solve says: moves, the exact solver's verdict, and what plans are worth over the horizon; as long as it is
-    `wanted`."""
-    puzzle = parse(question.get("puzzle", [""])[0])
-    text = question.get("horizon", ["4"])[0]
-    if text not in map(str, range(HORIZONS[-1] + 1)):
-        fail("horizon", f"must be between 0 and {HORIZONS[-1]}", repr(text[:40]), "Drag the slider.")
-    if not wanted():  # there may have been others before it
-        raise AbandonedError
-    values = plan_values(model, puzzle, HORIZONS)
-    found = []
-    for move in () if conflicts(puzzle).any() else moves(model, puzzle, int(text)):
-        if not wanted():
-            raise AbandonedError
-        found.append(vars(move))
-    return {"moves": found, "warning": verdict(puzzle), "horizons": HORIZONS, "values": values.tolist()}
 
 
 class _Server(ThreadingHTTPServer):
@@ -95,11 +66,12 @@ def serve(model: TTCNetForCellClassification, port: int = 8765, patience: float 
                 self._send(HTTPStatus.FORBIDDEN, "text/plain", f"The host must be {names}.".encode())
             elif path == "/":
                 self._send(HTTPStatus.OK, "text/html; charset=utf-8", PAGE.read_bytes())
-            elif path == "/solve":
+            elif path in ANSWERS:
                 with suppress(AbandonedError):
-                    self._solve(query)
+                    self._answer(path, query)
             else:
-                self._send(HTTPStatus.NOT_FOUND, "text/plain", b"There is only / and /solve.")
+                known = f"There is only / and {', '.join(ANSWERS)}."
+                self._send(HTTPStatus.NOT_FOUND, "text/plain", known.encode())
 
         def _port(self) -> int:
             server: Any = self.server
@@ -112,10 +84,10 @@ def serve(model: TTCNetForCellClassification, port: int = 8765, patience: float 
             given = self.headers.get_all("Host", [])
             return len(given) == 1 and given[0].strip().lower() in known
 
-        def _solve(self, query: str) -> None:
+        def _answer(self, path: str, query: str) -> None:
             try:
                 with lock:
-                    content: dict[str, Any] = answer(model, parse_qs(query), self._waits)
+                    content: dict[str, Any] = answer(path, model, parse_qs(query), self._waits)
                 self._send(HTTPStatus.OK, "application/json", json.dumps(content).encode())
             except ValueError as error:
                 self._send(HTTPStatus.BAD_REQUEST, "application/json", json.dumps({"error": str(error)}).encode())

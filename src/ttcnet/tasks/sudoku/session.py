@@ -41,6 +41,34 @@ def moves(
         yield Move(cell, int(board[cell]), float(confidence[cell]))
 
 
+def plans(model: TTCNetForCellClassification) -> bool:
+    """Whether it has TTC layers, so that there is a horizon to set."""
+    return any(isinstance(module, TTCLayer) for module in model.modules())
+
+
+def stage_name(model: TTCNetForCellClassification) -> str:
+    """What a model's answer settles by: the loops of a looped one, else its blocks."""
+    return "loop" if model.config.loops > 1 else "block"
+
+
+@one_thread()
+@torch.inference_mode()
+def settling(
+    model: TTCNetForCellClassification, puzzle: Board, horizon: int | None = None, loops: int | None = None
+) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """One pass, watched: the digits of all cells after every loop, or every block of a model without loops, and how
+    sure the model is of them, both (stages, 81). Givens stay. After loop k is what k loops would have said."""
+    board = torch.from_numpy(puzzle.astype(np.int64))
+    found = model(board[None].to(model.device), horizon=horizon, loops=loops, output_hidden_states=True)
+    step = len(model.model.layers) if stage_name(model) == "loop" else 1
+    states = torch.cat(found.hidden_states[step::step])
+    sure, digits = model.classifier(model.model.norm(states)).float().softmax(-1).cpu().max(-1)
+    if not sure.isfinite().all():
+        not_finite("this puzzle")
+    given = board > 0
+    return torch.where(given, board, digits + 1).numpy().astype(np.uint8), sure.masked_fill(given, 1.0).numpy()
+
+
 @one_thread()
 @torch.inference_mode()
 def plan_values(model: TTCNetForCellClassification, puzzle: Board, horizons: Sequence[int]) -> NDArray[np.float64]:

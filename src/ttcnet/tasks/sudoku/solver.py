@@ -1,9 +1,13 @@
-"""An exact solver: all solutions of a puzzle, or as many as are asked for. The search itself is in loops.py."""
+"""An exact solver: all solutions of a puzzle, or as many as are asked for. And how hard one is.
+
+The search itself is in loops.py, the guesses are counted in hard.py.
+"""
 
 from __future__ import annotations
 
 import logging
 from functools import cache
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +17,8 @@ from numpy.typing import NDArray
 from ttcnet.errors import fail
 
 from .grid import PEERS, board, name_of
+
+ORDERS = np.int64(100)  # in which a rating counts guesses
 
 
 def solutions(puzzle: Any, limit: int = 2) -> NDArray[np.uint8]:
@@ -38,6 +44,27 @@ def conflicts(puzzle: Any) -> NDArray[np.bool_]:
     return (cells > 0) & (cells[PEERS] == cells[:, None]).any(1)
 
 
+def rate(puzzle: Any) -> int:
+    """How hard a puzzle with one solution is: the guesses that an exact solver needs; 0 if it needs none.
+
+    Where neither a cell with one digit left nor a digit with one place left helps, the solver takes a cell with the
+    fewest digits, at random, and tries one of them, at random; every try is a guess, and a wrong one is taken back when
+    it leads to a contradiction. The rating is the mean over ORDERS random orders, the same ones for every puzzle,
+    rounded. It varies by a few percent over the symmetric copies of a puzzle.
+    """
+    cells = board(puzzle)
+    found = count(cells)
+    if found != 1:
+        value, remedy = (
+            "more than one" if found else "none",
+            "Correct the puzzle: guesses are counted towards the solution.",
+        )
+        fail("puzzle", "must have one solution to be rated", value, remedy)
+    stack, random = np.empty((82, 81), np.uint16), np.zeros(1, np.uint64)
+    total = int(compiled("hard").guesses(cells, ORDERS, random, stack))
+    return (2 * total + int(ORDERS)) // (2 * int(ORDERS))
+
+
 def verdict(puzzle: NDArray[np.uint8]) -> str:
     """What is to be said of a puzzle before any model sees it; empty if it has one solution."""
     clash = conflicts(puzzle)
@@ -55,30 +82,39 @@ def _solve(puzzle: NDArray[np.uint8], limit: int, found: NDArray[np.uint8]) -> i
         fail("limit", "must be an integer", repr(limit), "Pass how many solutions to look for.", TypeError)
     if limit < 1:
         fail("limit", "must be 1 or more", limit, "Pass how many solutions to look for.")
-    return int(loops().solve(puzzle, int(limit), found))
+    return int(compiled("loops").solve(puzzle, int(limit), found))
 
 
 @cache
-def loops() -> ModuleType:
-    """The loops, compiled or found on disk; says so if they are compiled."""
+def compiled(name: str) -> ModuleType:
+    """One of the modules of inner loops, compiled or found on disk; says so if it is compiled."""
     from numba.core import event
 
-    from . import loops as compiled
+    what, seconds = {
+        "loops": ("the Sudoku solver", 3),
+        "digging": ("the Sudoku generator", 4),
+        "hard": ("the search for hard Sudoku boards", 8),
+    }[name]
 
     class Notice(event.Listener):
         started = False
 
         def on_start(self, _: Any) -> None:
             if not self.started:
-                notice = "ttcnet: compiling the Sudoku solver, once on this machine (about 6 s) ..."
+                notice = f"ttcnet: compiling {what}, once on this machine (about {seconds} s) ..."
                 logging.getLogger("ttcnet").warning(notice)
             self.started = True
 
         def on_end(self, _: Any) -> None:
             pass
 
-    nothing = np.empty((0, 81), np.uint8)
+    module = import_module(f".{name}", __package__)
+    none, one, zero = np.empty((0, 81), np.uint8), np.empty((1, 81), np.uint8), np.int64(0)
     with event.install_listener("numba:compile", Notice()):
-        compiled.solve(np.zeros(81, np.uint8), 1, nothing)
-        compiled.generate(0, np.uint64(0), 30, 30, 1, nothing, nothing)
-    return compiled
+        if name == "loops":
+            module.solve(np.zeros(81, np.uint8), 1, none)
+        elif name == "digging":
+            module.generate(0, np.uint64(0), 30, 30, 1, none, none)
+        else:
+            module.generate(zero, np.uint64(0), zero, np.int64(99), ORDERS, one, one.copy())
+    return module

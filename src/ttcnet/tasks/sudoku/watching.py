@@ -61,14 +61,21 @@ def solve(
 
 
 def demo(
-    givens: Annotated[list[int] | None, typer.Option(help="Givens of each puzzle to watch; repeat for more.")] = None,
-    boards: Annotated[int, typer.Option(min=1, help="Boards in the table by horizon.")] = 50,
-    seed: Annotated[int, typer.Option(help="Of the puzzles, which are made on the spot.")] = 0,
+    givens: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Watch boards of so many givens, made on the spot, and not an easy, a hard and a hardest one."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of boards that are made on the spot.")] = 0,
+    loops: Annotated[
+        int | None, typer.Option(min=1, help="Times to apply the model's blocks; its own if not given.")
+    ] = None,
     picture: Annotated[Path, typer.Option(help="Where to save the picture.")] = Path("demo/sudoku.png"),
     model: Model = None,
     device: Device = "auto",
 ) -> None:
-    """Watch puzzles being solved, see what the horizon does, keep a picture."""
+    """Watch boards settle and being solved, see what loops and plans do to hard ones, keep a picture."""
     from rich.console import Console
 
     from ttcnet.extras import require
@@ -78,25 +85,29 @@ def demo(
     with complaints():
         require("matplotlib", "models,plot", "ttcnet sudoku demo")
         check_picture("picture", picture)
-        puzzles = [generate(1, givens=(n, n), seed=seed + k) for k, n in enumerate(givens or (34, 30, 26))]
+        made = [generate(1, givens=(n, n), seed=seed + k) for k, n in enumerate(givens or ())]
         net = load(model, device)
         from . import demo
-        from .session import moves
+        from .samples import LEVELS, samples
+        from .session import moves, stage_name
 
-        next(moves(net, puzzles[0].puzzles[0]))  # what is compiled is compiled before a puzzle is timed
+        boards = made or [demo.level(name)[:1] for name in LEVELS]
+        next(moves(net, boards[0].puzzles[0]))  # what is compiled is compiled before a puzzle is timed
         console = Console()
         games = []
-        for each in puzzles:
+        for each in boards:
             console.print()
-            games.append(demo.watch(net, each.puzzles[0], each.solutions[0], console))
+            games.append(demo.watch(net, each.puzzles[0], each.solutions[0], console, loops))
         console.print()
-        judged = generate(boards, givens=(24, 30), seed=seed)
         from .progress import watched
 
-        with watched(net, f"{boards} boards at each of {len(demo.HORIZONS)} horizons", boards * len(demo.HORIZONS)):
-            found = demo.by_horizon(net, judged)
-        console.print(demo.table(found, judged))
-        demo.picture(games, found, picture)
+        asked = demo.settings(net, loops)
+        pairs = list(dict.fromkeys(pair for compared in asked.values() for pair in compared))
+        with watched(net, "Boards of three levels", len(pairs) * len(samples())):
+            found = demo.compare(net, pairs)
+        for name, compared in asked.items():
+            console.print(demo.table(name, compared, found))
+        demo.picture(games, stage_name(net), picture)
     say(f"The picture is in {picture}. Next: ttcnet sudoku play")
 
 
@@ -105,7 +116,7 @@ def play(
     port: Annotated[int, typer.Option(min=0, max=65535, help="On localhost; 0 for any that is free.")] = 8765,
     device: Device = "auto",
 ) -> None:
-    """Serve a local page: type a puzzle, watch it being solved, drag the horizon."""
+    """Serve a local page: choose or type a puzzle, watch it settle or being solved, drag loops and horizon."""
     with complaints():
         net = load(model, device)
         from .server import serve

@@ -107,7 +107,7 @@ def _hard(family: Family, lost: Tensor, limit: float) -> Tensor:
     the reference, which has another way for them.
 
     P - v v' w / (1 + w b' v) loses the digits of 1 + w b' v. Many small steps do the same, and make P smaller along b
-    than elsewhere: so w |b|^2 max(P) / 32 at the first step counts as well.
+    than elsewhere: so w |b|^2 max(P) / 32 at the first step counts as well (see careful.cuh for when it counts more).
     """
     return ~(lost <= (max(64, 4 * family.a.shape[-1]) if family.a.dtype == torch.float32 else limit))  # NaN, too
 

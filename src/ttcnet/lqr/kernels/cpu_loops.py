@@ -101,6 +101,20 @@ def _top(P: Array, n: int, top: Array) -> None:
 
 
 @_compile
+def _weigh(top: Array, Q: Array, decay_Q: Array, m: int) -> None:
+    """max(P) at the first step counts more for a single action, and where Q is next to nothing: see careful.cuh."""
+    n, width = decay_Q.shape
+    for s in range(width):
+        of_Q = 0.0
+        for i in range(n):
+            of_Q = max(of_Q, Q[i * (i + 3) // 2, s] * math.exp(-2 * decay_Q[i, s]))
+        if 1000 * of_Q < top[s]:
+            top[s] *= 128
+        elif m == 1:
+            top[s] *= 32
+
+
+@_compile
 def _compare(top: Array, h: Array, lam: Array, size: Array, size2: Array, faint: Array, firm: Array) -> None:
     """Adds max(P) |h| to faint, and |λ|, λ = P h, to firm."""
     n, width = h.shape
@@ -197,6 +211,7 @@ def forward(
         for t in range(horizon, 0, -1):
             if t == 1:
                 _top(P, n, top)
+                _weigh(top, Qs, decay_Qs, m)
             if keep and t < horizon and t % stretch == 0:
                 kept[t // stretch - 1, :, p : min(p + width, last)] = P[:, : min(width, last - p)]
             _fade(decay_Bs, t, fade)
@@ -280,6 +295,8 @@ def backward(
                 Ps[q] = P
                 if t == bottom + 1:
                     _top(P, n, most)
+                if t == 1:
+                    _weigh(most, Qs, decay_Qs, m)
                 _fade(decay_Bs, t, fade)
                 for j in range(m):
                     some = False

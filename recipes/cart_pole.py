@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from recipes import planner
 from recipes.planner import Ranges, Systems
 
 GRAVITY, TAU, HOLD = 9.8, 0.02, 2
@@ -22,6 +23,16 @@ RANGES: Ranges = {
     "r": (1, 0.25, 4.0),
 }  # fmt: skip
 LONGER: Ranges = {**RANGES, "length": (1, 1.0, 2.0)}  # held out; a length is half the pole's, as Gymnasium has it
+
+
+def draw(count: int, seed: int, held_out: bool = False) -> tuple[Systems, Tensor]:
+    """Systems and states; the same for a seed on every machine."""
+    return planner.draw(LONGER if held_out else RANGES, SPREAD, count, seed)
+
+
+def features(systems: Systems, states: Tensor) -> Tensor:
+    """Tokens: all that the planner knows but its horizon."""
+    return planner.features(RANGES, SPREAD, systems, states)
 
 
 def step(systems: Systems, states: Tensor, u: Tensor) -> Tensor:

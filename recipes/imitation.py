@@ -15,18 +15,19 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
-from recipes import cart_pole, pendulums, planner
+from recipes import cart_pole, dense, pendulums, planner
 from recipes.lqr_arms import layer_of
 from recipes.lqr_tokens import Tokens
 from recipes.lqr_training import Run, Settings
 
-SYSTEMS: dict[str, ModuleType] = {"cart-pole": cart_pole, "pendulums": pendulums}
+SYSTEMS: dict[str, ModuleType] = {"dense": dense, "cart-pole": cart_pole, "pendulums": pendulums}
 ARMS = ("ttc", "fixed-scale", "mlp", "mlp-2.5", "one", "linear")
 PLANS = ("ttc", "fixed-scale")  # arms whose horizon is the planner's
 TRAINED = (2, 4, 6, 8, 11, 16, 22, 32)  # horizons of demonstrations
 BETWEEN, BEYOND = (3, 12, 24), (48, 64)  # horizons that are held out
-KNOB = (0, 1, 2, 4, 8, 16, 32)  # horizons of the layer where the planner's is 32
-STEPS = 64  # of an episode
+LONGEST = TRAINED[-1]
+KNOB = (0, 1, 2, 4, 8, 16, 32, 64)  # horizons of the layer, where the planner's is 32 or 64
+STEPS = 80  # of an episode
 AT_ONCE = 4096
 
 
@@ -34,11 +35,11 @@ AT_ONCE = 4096
 class Demonstrations(Settings):
     """Settings of a run: `pool` is the number of demonstrations of a seed."""
 
-    steps: int = 1500
+    steps: int = 1000
     batch: int = 64
     pool: int = 10_000
-    judged: int = 1024  # systems, for each horizon
-    episodes: int = 128
+    judged: int = 512  # systems, for every horizon
+    episodes: int = 64  # systems to act in
     rates: tuple[float, ...] = (3e-3, 1e-2, 3e-2)
     heads: int = 8
     state_size: int = 8
@@ -62,7 +63,10 @@ def told(x: Tensor, horizon: int) -> Tensor:
 
 
 class Imitation(Run):
+    """A run. `most` is the longest horizon that arms are told which do not plan."""
+
     settings: Demonstrations
+    most: int = 65_536
 
     def __init__(self, settings: Demonstrations) -> None:
         self.system = SYSTEMS[settings.task]
@@ -77,17 +81,17 @@ class Imitation(Run):
 
     def tokens(self, count: int, seed: int, horizon: int, held_out: bool = False) -> Tokens:
         """Demonstrations of the planner with this horizon."""
-        ranges, found = self.system.LONGER if held_out else self.system.RANGES, []
+        found = []
         for part, begin in enumerate(range(0, count, AT_ONCE)):
             few = min(AT_ONCE, count - begin)
-            systems, states = planner.draw(ranges, self.system.SPREAD, few, 1000 * seed + part)
+            systems, states = self.system.draw(few, 1000 * seed + part, held_out)
             y = planner.actions(systems, *self.system.linear(systems), states, horizon)
             found.append(Tokens(self._read(systems, states, horizon), y.float()))
         return Tokens(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
     def _read(self, systems: planner.Systems, states: Tensor, horizon: int) -> Tensor:
-        x = planner.features(self.system.RANGES, self.system.SPREAD, systems, states)
-        return (x if self.settings.arm in PLANS else told(x, horizon)).float()
+        x = self.system.features(systems, states)
+        return (x if self.settings.arm in PLANS else told(x, min(horizon, self.most))).float()
 
     def _pool(self) -> Tokens:
         """Seed by seed, and within a seed horizon by horizon."""
@@ -135,7 +139,7 @@ class Imitation(Run):
         """Cost and length of episodes, of the policies with the chosen rate and of the planner with this horizon."""
         system, count, own = self.system, self.settings.episodes, self._own(horizon) if own is None else own
         weights = {name: x[chosen :: len(self.settings.rates)].contiguous() for name, x in self.weights.items()}
-        systems, start = planner.draw(system.LONGER if held_out else system.RANGES, system.SPREAD, count, 3)
+        systems, start = system.draw(count, 3, held_out)
         K = planner.gains(systems, *system.linear(systems), horizon)
         states = (start / 2).expand(self.settings.seeds + 1, -1, -1)  # the planner's come last
         alive = torch.ones(states.shape[:-1], dtype=torch.bool)
@@ -151,3 +155,37 @@ class Imitation(Run):
             lengths += alive
         shares, means = (lengths.mean(1) / STEPS).tolist(), costs.mean(1).tolist()
         return {"return": shares[:-1], "cost": means[:-1], "planner": {"return": shares[-1], "cost": means[-1]}}
+
+    def everything(self) -> dict[str, Any]:
+        """All that is reported of a run with one learning rate."""
+        unexplained, knob, episodes = list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
+        kinds = {"seen": False, "held out": True}
+        parts = {"trained": TRAINED, "between": BETWEEN, "48": (48,), "64": (64,)}
+        for systems, held_out in kinds.items():
+            for name, horizons in parts.items():
+                found = self.unexplained(horizons, held_out=held_out)
+                unexplained.append({"name": name, "systems": systems, "values": found})
+        for systems, horizon in (
+            ("seen", 8),
+            ("seen", 16),
+            ("seen", 32),
+            ("seen", 64),
+            ("held out", 32),
+            ("held out", 64),
+        ):
+            found = self.episodes(horizon, 0, held_out=kinds[systems])
+            episodes.append({"horizon": horizon, "systems": systems} | found)
+        if self.settings.arm in PLANS:
+            for horizon in (LONGEST, BEYOND[-1]):
+                for own in KNOB:
+                    knob.append({"planner": horizon, "own": own, "values": self.unexplained((horizon,), own=own)})
+        else:  # what they do where they are told at most what they have seen
+            self.most = LONGEST
+            for systems, held_out in kinds.items():
+                for horizon in BEYOND:
+                    found = self.unexplained((horizon,), held_out=held_out)
+                    unexplained.append({"name": f"{horizon}, told {LONGEST}", "systems": systems, "values": found})
+                found = self.episodes(BEYOND[-1], 0, held_out=held_out)
+                episodes.append({"horizon": BEYOND[-1], "systems": systems, "told": LONGEST} | found)
+            self.most = Imitation.most
+        return {"unexplained": unexplained, "knob": knob, "episodes": episodes}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from recipes import planner
 from recipes.planner import Ranges, Systems
 
 GRAVITY, TAU, HOLD, COUNT = 10.0, 0.05, 2, 4
@@ -21,6 +22,16 @@ RANGES: Ranges = {
     "q angle": (COUNT, 2.5, 40.0), "q speed": (COUNT, 0.25, 4.0), "r": (COUNT, 0.25, 4.0),
 }  # fmt: skip
 LONGER: Ranges = {**RANGES, "length": (COUNT, 1.4, 2.0)}  # held out
+
+
+def draw(count: int, seed: int, held_out: bool = False) -> tuple[Systems, Tensor]:
+    """Systems and states; the same for a seed on every machine."""
+    return planner.draw(LONGER if held_out else RANGES, SPREAD, count, seed)
+
+
+def features(systems: Systems, states: Tensor) -> Tensor:
+    """Tokens: all that the planner knows but its horizon."""
+    return planner.features(RANGES, SPREAD, systems, states)
 
 
 def _parts(systems: Systems) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """Random dense linear systems, told outright: a system of `where_planning_pays`.
 
-Those of `dense` in LQR in a token: A is a random rotation, or reflection, times 0.7 to 1.1; four states, four actions. The
-token spells out A and B. Held out are systems more unstable than all in training, 1.1 to 1.3.
+Those of `dense` in LQR in a token: A is a random rotation, or reflection, times 0.7 to 1.1; four states, four actions.
+The token spells out A and B. Held out are systems more unstable than all in training, 1.1 to 1.3.
 """
 
 from __future__ import annotations

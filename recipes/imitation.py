@@ -1,8 +1,8 @@
 """Training and judging of `where_planning_pays`: policies that imitate planners of several horizons.
 
-A demonstration is a token (state, system, costs), a horizon T, and the action of the planner with that horizon. Arms that
-plan take T as their horizon; the others have T and log T as features of the token. A batch holds as many demonstrations
-of every horizon. Every seed has demonstrations of its own.
+A demonstration is a token (state, system, costs), a horizon T, and the action of the planner with that horizon. Arms
+that plan take T as their horizon; the others have T and log T as features of the token. A batch holds as many
+demonstrations of every horizon. Every seed has demonstrations of its own.
 """
 
 from __future__ import annotations
@@ -165,16 +165,10 @@ class Imitation(Run):
             for name, horizons in parts.items():
                 found = self.unexplained(horizons, held_out=held_out)
                 unexplained.append({"name": name, "systems": systems, "values": found})
-        for systems, horizon in (
-            ("seen", 8),
-            ("seen", 16),
-            ("seen", 32),
-            ("seen", 64),
-            ("held out", 32),
-            ("held out", 64),
-        ):
-            found = self.episodes(horizon, 0, held_out=kinds[systems])
-            episodes.append({"horizon": horizon, "systems": systems} | found)
+        for systems, horizons in (("seen", (8, 16, 32, 64)), ("held out", (32, 64))):
+            for horizon in horizons:
+                found = self.episodes(horizon, 0, held_out=kinds[systems])
+                episodes.append({"horizon": horizon, "systems": systems} | found)
         if self.settings.arm in PLANS:
             for horizon in (LONGEST, BEYOND[-1]):
                 for own in KNOB:

@@ -3,10 +3,10 @@
     python -m recipes.where_planning_pays --out results/where-planning-pays
     python -m recipes.where_planning_pays --out results/where-planning-pays --only cart-pole/ttc/3200
 
-docs/where-planning-pays.md has the questions, `cart_pole` and `pendulums` the systems, `imitation` the arms and what is
-judged. A run is a system, an arm and a number of demonstrations, with all its seeds. The learning rate of a system and an
-arm is chosen before, on a seed that no run has. Stopped or killed, the same command goes on, and what is done is passed
-over; several may work at a time, each with its own --only.
+docs/where-planning-pays.md has the questions, `dense`, `cart_pole` and `pendulums` the systems, `imitation` the arms
+and what is judged. A run is a system, an arm and a number of demonstrations, with all its seeds. The learning rate of a
+system and an arm is chosen before, on a seed that no run has. Stopped or killed, the same command goes on, and what is
+done is passed over; several may work at a time, each with its own --only.
 """
 
 from __future__ import annotations

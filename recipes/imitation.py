@@ -63,14 +63,14 @@ def told(x: Tensor, horizon: int) -> Tensor:
 
 
 class Imitation(Run):
-    """A run. `most` is the longest horizon that arms are told which do not plan."""
+    """A run. `most` is the longest horizon that arms are told which do not plan. Systems live on the CPU, in float64."""
 
     settings: Demonstrations
     most: int = 65_536
 
-    def __init__(self, settings: Demonstrations) -> None:
+    def __init__(self, settings: Demonstrations, device: str = "cpu") -> None:
         self.system = SYSTEMS[settings.task]
-        super().__init__(settings)
+        super().__init__(settings, device)
 
         def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
             """Of x (horizons, tokens, features)."""
@@ -86,12 +86,12 @@ class Imitation(Run):
             few = min(AT_ONCE, count - begin)
             systems, states = self.system.draw(few, 1000 * seed + part, held_out)
             y = planner.actions(systems, *self.system.linear(systems), states, horizon)
-            found.append(Tokens(self._read(systems, states, horizon), y.float()))
+            found.append(Tokens(self._read(systems, states, horizon), y.float().to(self.device)))
         return Tokens(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
     def _read(self, systems: planner.Systems, states: Tensor, horizon: int) -> Tensor:
         x = self.system.features(systems, states)
-        return (x if self.settings.arm in PLANS else told(x, min(horizon, self.most))).float()
+        return (x if self.settings.arm in PLANS else told(x, min(horizon, self.most))).float().to(self.device)
 
     def _pool(self) -> Tokens:
         """Seed by seed, and within a seed horizon by horizon."""
@@ -111,7 +111,7 @@ class Imitation(Run):
             random = torch.Generator().manual_seed(1_000_000 * (seed + 1) + self.step)
             rows.append(torch.randint(each, (len(TRAINED), few), generator=random))
         groups = each * torch.arange(len(rows) * len(TRAINED)).view(len(rows), len(TRAINED), 1)
-        places = (torch.stack(rows) + groups).repeat_interleave(len(self.settings.rates), 0)
+        places = (torch.stack(rows) + groups).to(self.device).repeat_interleave(len(self.settings.rates), 0)
         grads, losses = self.gradients(self.weights, self.pool.x[places], self.pool.y[places] / self.scale)
         self._descend(grads)
         self.step += 1
@@ -130,7 +130,7 @@ class Imitation(Run):
         for T in horizons:
             judged = self.tokens(self.settings.judged, seed, T, held_out)
             share = torch.tensor(self.judge(judged, self._own(T) if own is None else own, chosen), dtype=torch.float64)
-            variance = (judged.y.double() - judged.y.double().mean(0)).square().mean()
+            variance = (judged.y.double() - judged.y.double().mean(0)).square().mean().cpu()
             errors, whole = errors + share * variance, whole + variance
         return (torch.as_tensor(errors) / whole).tolist()
 
@@ -147,7 +147,7 @@ class Imitation(Run):
         answer = vmap(self.member, in_dims=(0, 0, None))
         for _ in range(STEPS):
             policies = answer(weights, self._read(systems, states[:-1], horizon), own) * self.scale
-            u = torch.cat([policies.double(), (K @ states[-1:].unsqueeze(-1)).squeeze(-1)])
+            u = torch.cat([policies.double().cpu(), (K @ states[-1:].unsqueeze(-1)).squeeze(-1)])
             new = system.step(systems, states, u)
             costs += alive * planner.cost(systems, new, u)
             states = torch.where(alive.unsqueeze(-1), new, states)

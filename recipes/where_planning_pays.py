@@ -22,6 +22,7 @@ import typer
 from ttcnet.bars import Bar
 from ttcnet.errors import complaints, fail
 from ttcnet.locking import owned
+from ttcnet.options import usable
 from ttcnet.records import read_json, write_json
 
 if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
@@ -62,23 +63,28 @@ def main(
     rates: Annotated[str, typer.Option(help="Learning rates to choose from.")] = "3e-3,1e-2,3e-2",
     judged: Annotated[int, typer.Option(help="Systems to judge by, for every horizon.")] = 512,
     episodes: Annotated[int, typer.Option(help="Systems to act in.")] = 64,
+    heads: Annotated[int, typer.Option(help="Of TTC layers.")] = 8,
+    state_size: Annotated[int, typer.Option(help="Of a head.")] = 8,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
     from recipes.imitation import Demonstrations
 
     with complaints():
+        where = usable(device)
         floats = tuple(float(rate) for rate in rates.split(","))
         for name in names(only):
             system, arm, number = name.split("/")
             training = TRAINING[system]
-            length = {"steps": steps or training["steps"], "batch": training["batch"]}
+            size = {"steps": steps or training["steps"], "batch": training["batch"]}
+            size |= {"heads": heads, "state_size": state_size}
             settings = Demonstrations(
-                system, arm, seeds=seeds, rates=floats, pool=int(number), judged=judged, episodes=episodes, **length
+                system, arm, seeds=seeds, rates=floats, pool=int(number), judged=judged, episodes=episodes, **size
             )
-            rate = tuned(replace(settings, pool=training["tuned_at"]), out / system / arm / "tuning")
-            make(replace(settings, rates=(rate,)), out / system / arm / number)
+            rate = tuned(replace(settings, pool=training["tuned_at"]), out / system / arm / "tuning", where)
+            make(replace(settings, rates=(rate,)), out / system / arm / number, where)
 
 
-def tuned(settings: Demonstrations, folder: Path) -> float:
+def tuned(settings: Demonstrations, folder: Path, device: str) -> float:
     """The learning rate of a system and an arm: the best of all on one seed, by fresh demonstrations."""
     from recipes.imitation import TRAINED
 
@@ -92,21 +98,21 @@ def tuned(settings: Demonstrations, folder: Path) -> float:
             "rate": best[1],
         }
 
-    return float(_run(one, folder, results)["rate"])
+    return float(_run(one, folder, results, device)["rate"])
 
 
-def make(settings: Demonstrations, folder: Path) -> None:
+def make(settings: Demonstrations, folder: Path, device: str) -> None:
     """One run, from where it is to its end."""
 
     def results(run: Imitation) -> dict[str, Any]:
         return {"parameters": run.parameters, "rate": settings.rates[0]} | run.everything()
 
-    found = _run(settings, folder, results)
+    found = _run(settings, folder, results, device)
     shown = next(each for each in found["unexplained"] if each["name"] == "trained" and each["systems"] == "seen")
     typer.echo(f"{found['run']:32} unexplained variance {mean(shown['values']):.4f}")
 
 
-def _run(settings: Demonstrations, folder: Path, results: Any) -> dict[str, Any]:
+def _run(settings: Demonstrations, folder: Path, results: Any, device: str) -> dict[str, Any]:
     """Train, judge and write; or read what is written."""
     from recipes.imitation import Imitation
     from ttcnet.environment import circumstances
@@ -124,7 +130,7 @@ def _run(settings: Demonstrations, folder: Path, results: Any) -> dict[str, Any]
         return read_json(metrics, f"Remove {folder}.")
     with owned(folder):
         write_json(config, wanted)
-        began, run = time.monotonic(), Imitation(settings)
+        began, run = time.monotonic(), Imitation(settings, device)
         if kept.exists():
             run.load(kept)
         with Bar() as progress:

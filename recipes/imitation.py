@@ -63,7 +63,7 @@ def told(x: Tensor, horizon: int) -> Tensor:
 
 
 class Imitation(Run):
-    """A run. `most` is the longest horizon that arms are told which do not plan. Systems live on the CPU, in float64."""
+    """A run; systems stay on the CPU. `most` is the longest horizon that arms are told which do not plan."""
 
     settings: Demonstrations
     most: int = 65_536

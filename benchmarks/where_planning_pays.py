@@ -99,7 +99,7 @@ def _answers(runs: dict[tuple[str, str], dict[int, Run]]) -> list[str]:
         "2. held out systems, T of training", "3. own T from 1 to 8", "5. against one step",
     ]  # fmt: skip
     lines = ["| | " + " | ".join(titles) + " |", "|---|" + "--:|" * len(titles)]
-    pays, not_pays = [], []
+    pays, not_pays = list[str](), list[str]()
     for system in SYSTEMS:
         number = max((n for arm in ARMS for n in runs[system, arm]), default=0)
         here = {arm: runs[system, arm][number] for arm in ARMS if number in runs[system, arm]}

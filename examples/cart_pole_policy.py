@@ -32,8 +32,8 @@ def planner(states: Tensor, horizon: int) -> Tensor:
     A[3, 2], A[1, 2] = tau * gravity / inertia, -tau * lever * gravity / inertia
     B[3, 0], B[1, 0] = -tau / (mass * inertia), tau / mass * (1 + lever / inertia)
     Q, R = torch.diag(torch.tensor([1.0, 0.2, 10.0, 1.0])), torch.tensor([0.01])
-    along = [x.expand(len(states), horizon, *x.shape) for x in (A, B, Q, R)]
-    return solve(LQR(*along, h0=states)).u[:, 0]
+    A, B, Q, R = (x.expand(len(states), horizon, *x.shape) for x in (A, B, Q, R))
+    return solve(LQR(A=A, B=B, Q=Q, R=R, h0=states)).u[:, 0]
 
 
 class Policy(nn.Module):

@@ -24,8 +24,9 @@ def draw(count: int, seed: int, held_out: bool = False) -> tuple[Systems, Tensor
 
 def features(systems: Systems, states: Tensor) -> Tensor:
     """Tokens (..., 44): A, B, costs and, last, the state."""
+    A, B = systems.physics.values()
     none = torch.zeros_like(systems.q)
-    known = lqr_tokens.features("dense", Problems(*systems.physics.values(), systems.q, systems.r, none, none))
+    known = lqr_tokens.features("dense", Problems(A, B, systems.q, systems.r, none, none))
     return torch.cat([known[:, :-STATES].expand(*states.shape[:-1], -1), states], -1)
 
 

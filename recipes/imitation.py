@@ -77,7 +77,7 @@ class Imitation(Run):
             found = [self.member(weights, each, self._own(T)) for each, T in zip(x, TRAINED, strict=True)]
             return (torch.stack(found) - y).square().mean()
 
-        self.gradients = vmap(grad_and_value(loss))
+        self.slopes = vmap(grad_and_value(loss))
 
     def tokens(self, count: int, seed: int, horizon: int, held_out: bool = False) -> Tokens:
         """Demonstrations of the planner with this horizon."""
@@ -85,7 +85,8 @@ class Imitation(Run):
         for part, begin in enumerate(range(0, count, AT_ONCE)):
             few = min(AT_ONCE, count - begin)
             systems, states = self.system.draw(few, 1000 * seed + part, held_out)
-            y = planner.actions(systems, *self.system.linear(systems), states, horizon)
+            A, B = self.system.linear(systems)
+            y = planner.actions(systems, A, B, states, horizon)
             found.append(Tokens(self._read(systems, states, horizon), y.float().to(self.device)))
         return Tokens(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
@@ -112,7 +113,7 @@ class Imitation(Run):
             rows.append(torch.randint(each, (len(TRAINED), few), generator=random))
         groups = each * torch.arange(len(rows) * len(TRAINED)).view(len(rows), len(TRAINED), 1)
         places = (torch.stack(rows) + groups).to(self.device).repeat_interleave(len(self.settings.rates), 0)
-        grads, losses = self.gradients(self.weights, self.pool.x[places], self.pool.y[places] / self.scale)
+        grads, losses = self.slopes(self.weights, self.pool.x[places], self.pool.y[places] / self.scale)
         self._descend(grads)
         self.step += 1
         return losses
@@ -126,13 +127,13 @@ class Imitation(Run):
         chosen: int | None = None, own: int | None = None,
     ) -> list[float]:  # fmt: skip
         """The share of the variance of the planner's actions that members leave, over these horizons together."""
-        errors, whole = 0.0, 0.0
+        errors = whole = torch.zeros(())
         for T in horizons:
             judged = self.tokens(self.settings.judged, seed, T, held_out)
             share = torch.tensor(self.judge(judged, self._own(T) if own is None else own, chosen), dtype=torch.float64)
             variance = (judged.y.double() - judged.y.double().mean(0)).square().mean().cpu()
             errors, whole = errors + share * variance, whole + variance
-        return (torch.as_tensor(errors) / whole).tolist()
+        return (errors / whole).tolist()
 
     @torch.no_grad()
     def episodes(self, horizon: int, chosen: int, *, held_out: bool = False, own: int | None = None) -> dict[str, Any]:
@@ -140,7 +141,8 @@ class Imitation(Run):
         system, count, own = self.system, self.settings.episodes, self._own(horizon) if own is None else own
         weights = {name: x[chosen :: len(self.settings.rates)].contiguous() for name, x in self.weights.items()}
         systems, start = system.draw(count, 3, held_out)
-        K = planner.gains(systems, *system.linear(systems), horizon)
+        A, B = system.linear(systems)
+        K = planner.gains(systems, A, B, horizon)
         states = (start / 2).expand(self.settings.seeds + 1, -1, -1)  # the planner's come last
         alive = torch.ones(states.shape[:-1], dtype=torch.bool)
         costs, lengths = torch.zeros(2, *alive.shape, dtype=torch.float64)
@@ -163,8 +165,8 @@ class Imitation(Run):
         parts = {"trained": TRAINED, "between": BETWEEN, "48": (48,), "64": (64,)}
         for systems, held_out in kinds.items():
             for name, horizons in parts.items():
-                found = self.unexplained(horizons, held_out=held_out)
-                unexplained.append({"name": name, "systems": systems, "values": found})
+                left = self.unexplained(horizons, held_out=held_out)
+                unexplained.append({"name": name, "systems": systems, "values": left})
         for systems, horizons in (("seen", (8, 16, 32, 64)), ("held out", (32, 64))):
             for horizon in horizons:
                 found = self.episodes(horizon, 0, held_out=kinds[systems])
@@ -177,8 +179,8 @@ class Imitation(Run):
             self.most = LONGEST
             for systems, held_out in kinds.items():
                 for horizon in BEYOND:
-                    found = self.unexplained((horizon,), held_out=held_out)
-                    unexplained.append({"name": f"{horizon}, told {LONGEST}", "systems": systems, "values": found})
+                    left = self.unexplained((horizon,), held_out=held_out)
+                    unexplained.append({"name": f"{horizon}, told {LONGEST}", "systems": systems, "values": left})
                 found = self.episodes(BEYOND[-1], 0, held_out=held_out)
                 episodes.append({"horizon": BEYOND[-1], "systems": systems, "told": LONGEST} | found)
             self.most = Imitation.most

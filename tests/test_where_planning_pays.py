@@ -125,8 +125,8 @@ def test_an_arm_is_told_the_horizon_in_one_way(arm):
 def test_batches_hold_demonstrations_of_the_seed_and_the_horizon():
     run = Imitation(Demonstrations("cart-pole", "ttc", **TINY))
     seen = SimpleNamespace()
-    gradients = run.gradients
-    run.gradients = lambda weights, x, y: (setattr(seen, "x", x), gradients(weights, x, y))[1]
+    slopes = run.slopes
+    run.slopes = lambda weights, x, y: (setattr(seen, "x", x), slopes(weights, x, y))[1]
     run.advance()
     for member, seed in enumerate(run.seeds):
         for group, T in enumerate(TRAINED):

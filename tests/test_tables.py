@@ -311,6 +311,7 @@ def test_where_planning_pays_is_answered_by_the_rules_of_its_page(tmp_path):
     assert "| 0.200 ± 0.006 | 0.200 ± 0.006 | 0.100 ± 0.003 | 0.050 ± 0.001 |" in pays_table("knob", tmp_path)
     assert "| 1.50 ± 0.29 (90 %) |" in pays_table("acting", tmp_path)
     assert "| MLP of its size | 0.400 ± 0.006 |" in pays_table("numbers", tmp_path)
+    assert "Not run yet" in pays_table("pendulums", tmp_path)
     imitations(tmp_path, "dense", "ttc", 64, 0.2, every, steps=6)
     with pytest.raises(ValueError, match=r"dense/ttc/64 must share steps with dense/fixed-scale/64"):
         pays_table("dense", tmp_path)

@@ -286,6 +286,10 @@ def imitations(folder, system, arm, number, left, knob=(), **changes):
         episodes=[
             {"horizon": T, "systems": kind, "cost": [2, 3, 4], "planner": {"cost": 2}, "return": [1, 1, 0.7]}
             for T in (8, 16, 32, 64) for kind in ("seen", "held out")
+        ]
+        + [
+            {"horizon": 64, "systems": kind, "told": 32, "cost": [2, 2, 2], "planner": {"cost": 2}, "return": [1, 1, 1]}
+            for kind in ("seen", "held out")
         ],
     )  # fmt: skip
     (run / "metrics.json").write_text(json.dumps(found))
@@ -312,6 +316,7 @@ def test_where_planning_pays_is_answered_by_the_rules_of_its_page(tmp_path):
     assert "| MLP of its size, told T = 32 at most | | |  |  | 0.400 ± 0.006 |" in pays_table("dense", tmp_path)
     assert "| 0.200 ± 0.006 | 0.200 ± 0.006 | 0.100 ± 0.003 | 0.050 ± 0.001 |" in pays_table("knob", tmp_path)
     assert "| 1.50 ± 0.29 (90 %) |" in pays_table("acting", tmp_path)
+    assert "told T = 32 at most | 64 |  |  |  | 1.00 ± 0.00 (100 %) |" in pays_table("acting", tmp_path)
     assert "| MLP of its size |  | 0.400 ± 0.006 |" in pays_table("numbers", tmp_path)
     assert "Not run yet" in pays_table("pendulums", tmp_path)
     imitations(tmp_path, "dense", "ttc", 64, 0.2, every, steps=6)

@@ -132,7 +132,11 @@ def _advice(system: str, here: dict[str, Run], arms: list[str]) -> str:
     """What a user should take from a system, by question 1, and by question 5 where it was asked."""
     yes = any(_verdict(_left(here[arm]), [_left(here[rival]) for rival in MLPS]).startswith(YES) for arm in arms)
     if not yes:
-        return f"**Do not use it for** {USES[system]}: an MLP does as well or better."
+        text = f"**Do not plan ahead with it for** {USES[system]}: an MLP does as well or better."
+        if "one" in here:
+            verdict = _verdict(_left(here["one"]), [_left(here[rival]) for rival in MLPS])
+            text += f" Does a TTC layer that plans one step, and is told T, beat both? {verdict}."
+        return text
     text = f"**Use it for** {USES[system]}: it beats an MLP of 2.5 times its size."
     best = min(arms, key=lambda arm: mean(_left(here[arm])))
     if "one" in here and not _verdict(_left(here[best]), [_left(here["one"])]).startswith(YES):

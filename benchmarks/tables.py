@@ -2,7 +2,8 @@
 
 A table stands in a Markdown file between `<!-- table: NAME -->` and `<!-- end -->`. It is one of the VIEWS, a setting
 of the Sudoku recipe (sudoku-strict, say), sudoku-looped or sudoku-horizons, of the small run of mathematics (see
-`math_small`) or of LQR in a token (see `lqr_in_a_token`), or else results/NAME.csv as it is.
+`math_small`), of LQR in a token (see `lqr_in_a_token`) or of where planning pays (see `where_planning_pays`), or else
+results/NAME.csv as it is.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from .lqr_in_a_token import token_table
 from .math_small import math_small_table
 from .results import Row, read, sweep_of
 from .sudoku import horizons_table, looped_table, sudoku_table
+from .where_planning_pays import pays_table
 
 RUNS = Path(__file__).parent.parent / "results"  # what recipes wrote
 BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
@@ -65,6 +67,8 @@ def table(name: str, results: Path) -> str:
         return sudoku_table(RUNS / "sudoku" / name.removeprefix("sudoku-"))
     if name.startswith("lqr-in-a-token-"):
         return token_table(name.removeprefix("lqr-in-a-token-"), RUNS / "lqr-in-a-token")
+    if name.startswith("where-planning-pays-"):
+        return pays_table(name.removeprefix("where-planning-pays-"), RUNS / "where-planning-pays")
     if name.startswith("math-small-"):
         return math_small_table(name.removeprefix("math-small-"), RUNS / "math-small")
     if name not in VIEWS:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
 from recipes.lqr_arms import HORIZONS, UNDECAYED, Reader, layer_of
@@ -50,7 +50,7 @@ class Run:
 
     def __init__(self, settings: Settings, device: str = "cpu") -> None:
         self.settings, self.device, self.step = settings, device, 0
-        self.pool = tokens(settings.task, settings.pool, seed=1000, device=device)
+        self.pool = self._pool()
         self.scale = self.pool.y.std(0)
         size = {name: getattr(settings, name) for name in ("width", "heads", "state_size", "rank")}
         members = []
@@ -58,7 +58,7 @@ class Run:
         for seed in self.seeds:
             for _ in settings.rates:
                 torch.manual_seed(seed)
-                layer = layer_of(settings.arm, **size)
+                layer = self._layer(size)
                 reader = Reader(self.pool.x.shape[1], settings.width, self.pool.y.shape[1], layer)
                 members.append(reader.to(device))
         self.parameters = sum(weight.numel() for weight in layer.parameters())
@@ -81,8 +81,16 @@ class Run:
         def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor, horizon: int) -> Tensor:
             return (answer(weights, x, horizon) - y).square().mean()
 
-        self.answer = vmap(answer, in_dims=(0, None, None))
+        self.member, self.answer = answer, vmap(answer, in_dims=(0, None, None))
         self.gradients = vmap(grad_and_value(loss), in_dims=(0, 0, 0, None))
+
+    def _pool(self) -> Tokens:
+        """The tokens that are trained on."""
+        return tokens(self.settings.task, self.settings.pool, seed=1000, device=self.device)
+
+    def _layer(self, size: dict[str, int]) -> nn.Module:
+        """The layer of a member, drawn with torch's own random numbers."""
+        return layer_of(self.settings.arm, **size)
 
     def advance(self) -> Tensor:
         """One step of training; the loss of every member."""

@@ -11,6 +11,7 @@ from benchmarks.lqr_in_a_token import token_table
 from benchmarks.math_small import math_small_table
 from benchmarks.sudoku import horizons_table, sudoku_table
 from benchmarks.tables import update
+from benchmarks.where_planning_pays import pays_table
 
 
 def test_the_tables_are_those_of_the_results():
@@ -261,3 +262,63 @@ def test_the_tables_of_lqr_in_a_token(tmp_path):
     with pytest.raises(ValueError, match="dense/mlp must share steps with dense/ttc"):
         token_table("dense", tmp_path / "odd")
     assert "Not run yet" in token_table("tracking", tmp_path)
+
+
+def imitations(folder, system, arm, number, left, knob=(), **changes):
+    """A made-up run of where planning pays, with three seeds."""
+    run = folder / system / arm / str(number)
+    run.mkdir(parents=True)
+    config = dict(task=system, arm=arm, rates=[0.1], judged=4, seeds=3, pool=number, steps=5, batch=2)
+    (run / "config.json").write_text(json.dumps(config | changes))
+    names = [
+        "trained",
+        "between",
+        "48",
+        "64",
+        *(() if arm in ("ttc", "fixed-scale") else ("48, told 32", "64, told 32")),
+    ]
+    values = [left - 0.01, left, left + 0.01]
+    found = dict(
+        run=f"{system}/{arm}/{number}", parameters=1234, rate=0.1, machine={"cpu": "a CPU"}, versions={"torch": "2"},
+        commit="abc", command="python -m recipes.where_planning_pays",
+        unexplained=[dict(name=n, systems=kind, values=values) for n in names for kind in ("seen", "held out")],
+        knob=[dict(planner=32, own=T, values=[x / max(T, 1) for x in values]) for T in knob],
+        episodes=[
+            {"horizon": T, "systems": kind, "cost": [2, 3, 4], "planner": {"cost": 2}, "return": [1, 1, 0.7]}
+            for T in (8, 16, 32, 64) for kind in ("seen", "held out")
+        ]
+        + [
+            {"horizon": 64, "systems": kind, "told": 32, "cost": [2, 2, 2], "planner": {"cost": 2}, "return": [1, 1, 1]}
+            for kind in ("seen", "held out")
+        ],
+    )  # fmt: skip
+    (run / "metrics.json").write_text(json.dumps(found))
+
+
+def test_where_planning_pays_is_answered_by_the_rules_of_its_page(tmp_path):
+    assert "Not run yet" in pays_table("answers", tmp_path)
+    every = (0, 1, 2, 4, 8, 16, 32, 64)
+    for system, left in (("dense", 0.2), ("cart-pole", 0.295)):
+        imitations(tmp_path, system, "fixed-scale", 64, left, every)
+        imitations(tmp_path, system, "mlp", 64, 0.4)
+        imitations(tmp_path, system, "mlp-2.5", 64, 0.3 if system == "dense" else 0.29)
+    imitations(tmp_path, "cart-pole", "fixed-scale", 20, 0.28, every)
+    text = pays_table("answers", tmp_path)
+    assert "| dense: TTC, actions at a fixed scale, 64 demonstrations | **yes**: -50 ± 0 %, -33 ± 0 % |" in text
+    assert "| cart-pole: TTC, actions at a fixed scale, 64 demonstrations | no: -26 ± 0 %, +2 ± 0 % |" in text
+    assert "| **yes**: -30 ± 0 %, -3 ± 0 % | not run |" in text  # with a third of the demonstrations
+    assert "**Use it for** systems that are told as full matrices" in text
+    assert "**Do not plan ahead with it for** a cart with a pole" in text
+    assert "looking ahead" not in text
+    imitations(tmp_path, "dense", "one", 64, 0.1)
+    assert "told T as a feature, leaves 0.100 against 0.200." in pays_table("answers", tmp_path)
+    assert "| 1,234 | 0.1 | 0.200 ± 0.006 |" in pays_table("dense", tmp_path)
+    assert "| MLP of its size, told T = 32 at most | | |  |  | 0.400 ± 0.006 |" in pays_table("dense", tmp_path)
+    assert "| 0.200 ± 0.006 | 0.200 ± 0.006 | 0.100 ± 0.003 | 0.050 ± 0.001 |" in pays_table("knob", tmp_path)
+    assert "| 1.50 ± 0.29 (90 %) |" in pays_table("acting", tmp_path)
+    assert "told T = 32 at most | 64 |  |  |  | 1.00 ± 0.00 (100 %) |" in pays_table("acting", tmp_path)
+    assert "| MLP of its size |  | 0.400 ± 0.006 |" in pays_table("numbers", tmp_path)
+    assert "Not run yet" in pays_table("pendulums", tmp_path)
+    imitations(tmp_path, "dense", "ttc", 64, 0.2, every, steps=6)
+    with pytest.raises(ValueError, match=r"dense/ttc/64 must share steps with dense/fixed-scale/64"):
+        pays_table("dense", tmp_path)

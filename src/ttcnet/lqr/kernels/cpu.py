@@ -81,7 +81,7 @@ def _backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, limi
     arguments = (horizon, stretch_length(horizon), checkpoints.numpy(), _flat(g), *(_flat(x) for x in grads))
     _spread(_compiled("backward", g.dtype), family, (*arguments, lost.numpy()))
     if family.r_inv.shape[-1] == 1:  # without cancellation: see plan_backward.cu
-        total = sum((with_heads(x) * grad).sum((-2, -1)) for x, grad in ((family.Q, grads[2]), (family.Qf, grads[3])))
+        total = (with_heads(family.Q) * grads[2] + family.Qf * grads[3]).sum((-2, -1))
         grads[4] = total.unsqueeze(-1) / family.r_inv
     hard = _hard(family, lost, limit) | ~grads[0].isfinite().all(-1).flatten()  # states beyond float32
     if hard.any():

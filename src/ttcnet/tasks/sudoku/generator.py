@@ -47,6 +47,7 @@ def generate(
         >>> boards = generate(3, givens=30, seed=1)
         >>> len(boards), boards.givens.tolist()
         (3, [30, 30, 30])
+        >>> from ttcnet.tasks.sudoku import rate
         >>> rate(generate(1, guesses=(10, None)).puzzles[0]) >= 10
         True
     """

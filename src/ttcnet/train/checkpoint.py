@@ -39,13 +39,14 @@ def restore_random(tensors: dict[str, Tensor]) -> None:
 
 
 def check_shapes(tensors: dict[str, Tensor], shapes: dict[str, tuple[int, ...]]) -> None:
-    """That each tensor of a checkpoint, but for random states, is of a weight, and has its shape, or is one number, and
-    that they are numbers."""
+    """That each tensor of a checkpoint, but for random states, is of a weight, and has its shape, or counts its steps,
+    and that they are numbers."""
     for key, value in tensors.items():
         name = key.rpartition("/")[2]
         if key.startswith("random/"):
             continue
-        fits = name in shapes and tuple(value.shape) in (shapes[name], *([()] if key.startswith("optimizer/") else []))
+        counts = key.startswith("optimizer/step/")
+        fits = name in shapes and tuple(value.shape) == (() if counts else shapes[name])
         if not fits or value.dtype in (torch.bool, torch.complex64, torch.complex128) or not value.isfinite().all():
             shown = f"{key}, {str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
             fail("checkpoint", "must hold numbers in the shapes of this model", shown, "It is damaged: start anew.")

@@ -1,7 +1,7 @@
 # make demo   set everything up and watch Sudoku puzzles being solved
 # make test   set everything up and run all checks: lint, types, tests
 # make docs   set everything up and build the documentation into site/
-# make test-machines   run what computes as other machines would: other CPUs, other numbers of threads (about an hour)
+# make test-machines   run what computes as other machines would: other CPUs, other numbers of threads (about half an hour)
 
 PYTHON ?= python3
 VENV   := .venv

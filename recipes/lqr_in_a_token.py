@@ -5,7 +5,7 @@
 
 results/lqr-in-a-token/README.md has the questions, `lqr_tokens` the tasks, `lqr_arms` the arms. A run is a task and an
 arm, with all its seeds and learning rates. Each is a folder with config and metrics. Stopped or killed, the same
-command goes on, and what is done is passed over.
+command resumes, and what is done is skipped.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,9 +24,7 @@ import typer
 
 from ttcnet.bars import Bar
 from ttcnet.errors import complaints, fail
-from ttcnet.locking import owned
 from ttcnet.options import usable
-from ttcnet.records import read_json, write_json
 
 if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
     from recipes.lqr_training import Settings
@@ -110,38 +108,17 @@ def apart(chosen: list[str], jobs: int) -> None:
 
 def make(settings: Settings, folder: Path, device: str) -> None:
     """One run, from where it is to its end."""
-    from recipes.lqr_training import OWN, Run, Settings
+    from recipes.lqr_training import OWN, Run, Settings, carry_out
     from ttcnet.environment import circumstances
 
     name = f"{settings.task}/{settings.arm}"
-    config, metrics, kept = (folder / file for file in ("config.json", "metrics.json", "checkpoint.safetensors"))
-    wanted = asdict(settings) | {"rates": list(settings.rates)}
-    if config.exists():
-        before = asdict(Settings(settings.task, settings.arm)) | read_json(config, f"Remove {folder}.")
-        for field in wanted:
-            if before.get(field) != wanted[field]:
-                remedy = f"Pass what it was made with, or remove {folder}."
-                fail(field, f"must be what {folder} was made with, {before.get(field)}", wanted[field], remedy)
-    if metrics.exists():
+    done = (folder / "metrics.json").exists()
+    otherwise = asdict(Settings(settings.task, settings.arm))  # fields that older runs do not name
+    about = partial(circumstances, program=PROGRAM)
+    found = carry_out(name, settings, folder, Run, Run.results, device, about, 100, SAVE_EVERY, otherwise)
+    if done:
         typer.echo(f"{name} is done.")
         return
-    with owned(folder):
-        write_json(config, wanted)
-        began, run = time.monotonic(), Run(settings, device)
-        if kept.exists():
-            run.load(kept)
-        with Bar() as progress:
-            bar = progress.add_task(name, total=settings.steps, completed=run.step)
-            while run.step < settings.steps:
-                losses = run.advance()
-                if run.step % 100 == 0 or run.step == settings.steps:
-                    text = f"{name}: lowest loss {float(losses.min()):.3f}"
-                    progress.update(bar, completed=run.step, description=text)
-                if run.step % SAVE_EVERY == 0:
-                    run.save(kept)
-        found = {"run": name} | run.results() | {"seconds": round(time.monotonic() - began, 1)}
-        write_json(metrics, found | circumstances(program=PROGRAM))
-        kept.unlink(missing_ok=True)
     shown = next(each for each in found["results"] if each["tokens"] == "test" and each["horizon"] == OWN)
     typer.echo(f"{name:28} rate {found['rate']:g}, unexplained variance {mean(shown['unexplained']):.4f}")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -15,8 +17,11 @@ from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
 from recipes.lqr_arms import HORIZONS, UNDECAYED, Reader, layer_of
 from recipes.lqr_tokens import UNSTABLE, Tokens, tokens
+from ttcnet.bars import Bar
 from ttcnet.errors import fail
+from ttcnet.locking import owned
 from ttcnet.nn.horizon import parse
+from ttcnet.records import read_json, write_json
 from ttcnet.train.schedule import warm_up_and_cosine
 from ttcnet.writing import replacing
 
@@ -162,8 +167,59 @@ class Run:
             save_file(kept, new, {"step": str(self.step)})
 
     def load(self, file: Path) -> None:
-        """Go on where the run that saved this was."""
+        """Resume where the run that saved this was."""
         with safe_open(file, "pt", device=self.device) as kept:
             self.step = int(kept.metadata()["step"])
             for name, x in zip(("weights", "first", "second"), (self.flat, *self.moments), strict=True):
                 x.copy_(kept.get_tensor(name))
+
+
+def carry_out(
+    name: str,
+    settings: Settings,
+    folder: Path,
+    start: Callable[[Any, str], Any],
+    results: Callable[[Any], dict[str, Any]],
+    device: str,
+    about: Callable[[], dict[str, Any]],
+    every: int,
+    save_every: int,
+    otherwise: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Train, judge and write a run into its folder; or read what is written there.
+
+    Args:
+        start: makes the run, of its settings and device.
+        results: of the run at its end.
+        about: the circumstances to write beside them.
+        every: steps between two updates of the progress bar; `save_every`: between checkpoints.
+        otherwise: settings that older folders do not name.
+    """
+    config, metrics, kept = (folder / file for file in ("config.json", "metrics.json", "checkpoint.safetensors"))
+    wanted = asdict(settings) | {"rates": list(settings.rates)}
+    if config.exists():
+        before = (otherwise or {}) | read_json(config, f"Remove {folder}.")
+        for field in wanted:
+            if before.get(field) != wanted[field]:
+                remedy = f"Pass what it was made with, or remove {folder}."
+                fail(field, f"must be what {folder} was made with, {before.get(field)}", wanted[field], remedy)
+    if metrics.exists():
+        return read_json(metrics, f"Remove {folder}.")
+    with owned(folder):
+        write_json(config, wanted)
+        began, run = time.monotonic(), start(settings, device)
+        if kept.exists():
+            run.load(kept)
+        with Bar() as progress:
+            bar = progress.add_task(name, total=settings.steps, completed=run.step)
+            while run.step < settings.steps:
+                losses = run.advance()
+                if run.step % every == 0 or run.step == settings.steps:
+                    text = f"{name}: lowest loss {float(losses.min()):.3f}"
+                    progress.update(bar, completed=run.step, description=text)
+                if run.step % save_every == 0:
+                    run.save(kept)
+        found = {"run": name} | results(run) | {"seconds": round(time.monotonic() - began, 1)} | about()
+        write_json(metrics, found)
+        kept.unlink(missing_ok=True)
+    return found

@@ -5,25 +5,22 @@
 
 docs/where-planning-pays.md has the questions, `dense`, `cart_pole` and `pendulums` the systems, `imitation` the arms
 and what is judged. A run is a system, an arm and a number of demonstrations, with all its seeds. The learning rate of a
-system and an arm is chosen before, on a seed that no run has. Stopped or killed, the same command goes on, and what is
-done is passed over; several may work at a time, each with its own --only.
+system and an arm is chosen before, on a seed that no run has. Stopped or killed, the same command resumes, and what is
+done is skipped; several may work at a time, each with its own --only.
 """
 
 from __future__ import annotations
 
-import time
-from dataclasses import asdict, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ttcnet.bars import Bar
-from ttcnet.errors import complaints, fail
-from ttcnet.locking import owned
+from ttcnet.errors import complaints
 from ttcnet.options import usable
-from ttcnet.records import read_json, write_json
 
 if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
     from recipes.imitation import Demonstrations, Imitation
@@ -115,38 +112,12 @@ def make(settings: Demonstrations, folder: Path, device: str) -> None:
 def _run(settings: Demonstrations, folder: Path, results: Any, device: str) -> dict[str, Any]:
     """Train, judge and write; or read what is written."""
     from recipes.imitation import Imitation
+    from recipes.lqr_training import carry_out
     from ttcnet.environment import circumstances
 
     name = f"{settings.task}/{settings.arm}/{folder.name}"
-    config, metrics, kept = (folder / file for file in ("config.json", "metrics.json", "checkpoint.safetensors"))
-    wanted = asdict(settings) | {"rates": list(settings.rates)}
-    if config.exists():
-        before = read_json(config, f"Remove {folder}.")
-        for field in wanted:
-            if before.get(field) != wanted[field]:
-                remedy = f"Pass what it was made with, or remove {folder}."
-                fail(field, f"must be what {folder} was made with, {before.get(field)}", wanted[field], remedy)
-    if metrics.exists():
-        return read_json(metrics, f"Remove {folder}.")
-    with owned(folder):
-        write_json(config, wanted)
-        began, run = time.monotonic(), Imitation(settings, device)
-        if kept.exists():
-            run.load(kept)
-        with Bar() as progress:
-            bar = progress.add_task(name, total=settings.steps, completed=run.step)
-            while run.step < settings.steps:
-                losses = run.advance()
-                if run.step % 20 == 0 or run.step == settings.steps:
-                    text = f"{name}: lowest loss {float(losses.min()):.3f}"
-                    progress.update(bar, completed=run.step, description=text)
-                if run.step % SAVE_EVERY == 0:
-                    run.save(kept)
-        found = {"run": name} | results(run) | {"seconds": round(time.monotonic() - began, 1)}
-        found |= circumstances("gymnasium", program=PROGRAM)
-        write_json(metrics, found)
-        kept.unlink(missing_ok=True)
-    return found
+    about = partial(circumstances, "gymnasium", program=PROGRAM)
+    return carry_out(name, settings, folder, Imitation, results, device, about, 20, SAVE_EVERY)
 
 
 if __name__ == "__main__":

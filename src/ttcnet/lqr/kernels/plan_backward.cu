@@ -87,12 +87,13 @@ struct Outputs {
     real *state, *da, *dB, *dQ, *dQf, *dr_inv, *ddecay_A, *ddecay_B, *ddecay_Q, *dh0;
 };
 
-// What a kernel found: written if it is the `first` to write (`first_of_last`: what only the last stretch has), added otherwise.
-// h, h2: the states at step top, kept for the next stretch if the problem is `mine`.
+// What a kernel found. plan_backward writes, and adds to earlier stretches; after it, plan_backward_carefully (`careful`) adds
+// alone. h, h2: the states at step top, kept for the next stretch if the problem is `mine`.
 __device__ __forceinline__ void finish(
-    const Outputs &out, const Shape &shape, Problem &p, real *room, int top, bool first, bool first_of_last, bool mine, Gradients<real> &of,
+    const Outputs &out, const Shape &shape, Problem &p, real *room, int bottom, int top, bool careful, bool mine, Gradients<real> &of,
     const real (&h)[ROWS], const real (&h2)[ROWS], real (&matrix)[ROWS][N]) {
     const int n = shape.n, m = shape.m, lane = p.group.lane;
+    const bool first = bottom == 0 && !careful;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
         if (p.row(r) < n) {
@@ -127,7 +128,7 @@ __device__ __forceinline__ void finish(
         for (int r = 0; r < ROWS; ++r)
 #pragma unroll
             for (int k = 0; k < N; ++k) matrix[r][k] = (h[r] * full2[k] + h2[r] * full[k]) / 2;
-        write<1, true>(out.dQf, first_of_last, shape, n, p, room, matrix);
+        write<1, true>(out.dQf, !careful, shape, n, p, room, matrix);
     }
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
@@ -374,7 +375,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(STRE
             if (lane == 0) of.r_inv[0] = price / p.r_inv[0];
         }
     }
-    finish(out, shape, p, room, top, bottom == 0, true, mine, of, h, h2, P);
+    finish(out, shape, p, room, bottom, top, false, mine, of, h, h2, P);
 }
 
 // The same for the problems that plan_forward went through carefully, after plan_backward, which wrote zeros for them. A kernel
@@ -397,5 +398,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) plan_backward_carefully
     const bool mine = lost[p.index] < 0;
     if (mine) backward_carefully(in, shape, p, bottom, top, end, kept, g, state, dh0, of, h, h2);
     __syncwarp(p.group.mask);  // all lanes have read what they exchanged there
-    finish(out, shape, p, room, top, false, false, mine, of, h, h2, matrix);
+    finish(out, shape, p, room, bottom, top, true, mine, of, h, h2, matrix);
 }

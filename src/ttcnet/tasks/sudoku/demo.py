@@ -69,7 +69,7 @@ class Game:
 def watch(
     model: TTCNetForCellClassification, puzzle: Board, solution: Board, console: Console, loops: int | None = None
 ) -> Game:
-    """See a board settle in one pass; then it is filled cell by cell, the surest first."""
+    """See a board settle in one pass; then it is filled cell by cell, the most confident first."""
     stages, _ = settling(model, puzzle, loops=loops)
     without = settling(model, puzzle, 0, loops)[0] if plans(model) else None
     game = Game(puzzle, solution, stages, without, [])

@@ -93,7 +93,7 @@ def _steps(
     asked: list[Any],
     report: Report | None,
 ) -> bool:
-    """All steps that are left. True if the deadline came before the end; SIGTERM, once it was `asked` for, ends the
+    """All remaining steps. True if the deadline came before the end; SIGTERM, once it was `asked` for, ends the
     process. Both save what was learned."""
     config, since = trainer.config, trainer.step
     while trainer.step < config.steps:

@@ -105,7 +105,8 @@ def test_no_command_trusts_by_default_and_no_call_leaves_it_open():
                 assert "trust_remote_code=trust_remote_code" in part[:200], path
 
 
-def test_missing_weights_are_not_made_up(words, tmp_path):
+@pytest.mark.parametrize("command", ["eval likelihood", "eval lm"])
+def test_missing_weights_are_not_made_up(words, tmp_path, command):
     from safetensors.torch import load_file, save_file
 
     folder = model_folder(tmp_path / "model")
@@ -113,7 +114,7 @@ def test_missing_weights_are_not_made_up(words, tmp_path):
     lost = next(name for name in weights if "q_proj" in name)
     del weights[lost]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    done = CliRunner().invoke(app, [*words(COMMANDS["eval likelihood"]), "--model", str(folder)])
+    done = CliRunner().invoke(app, [*words(COMMANDS[command]), "--model", str(folder)])
     assert done.exit_code == 1
     assert f"which has no {lost}" in done.output
 

@@ -103,10 +103,11 @@ def _options(random: Random) -> list[Case]:
 
 
 def _may_pass(file: Path, way: str) -> bool:
-    """Whether what is left may still be of use: half of the lines, a template that is text of any kind."""
-    return (
-        way == "a piece of garbage" or file.suffix == ".jinja" or (way == "half" and file.suffix in (".jsonl", ".csv"))
-    )
+    """Whether what is left may still be of use: half of the lines, a template that is text of any kind, YAML in an
+    encoding that it allows."""
+    lines, yaml = file.suffix in (".jsonl", ".csv"), file.suffix == ".yaml"
+    spared = way == "a piece of garbage" or file.suffix == ".jinja"
+    return spared or (way == "half" and lines) or (way == "utf-16" and yaml)
 
 
 def _harmed(name: str, line: str, target: str, world: Path, random: Random, again: bool) -> list[Case]:

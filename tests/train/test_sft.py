@@ -96,6 +96,15 @@ def test_a_loss_that_is_no_number_ends_the_run(make, tmp_path):
     assert not checkpoints(tmp_path / "run")
 
 
+def test_gradients_that_are_no_numbers_end_the_run(make, tmp_path):
+    """Attention may hide a NaN of its queries from the loss; the gradients show it."""
+    broken, factors = model(), iter([1.0, torch.nan])
+    broken.model.layers[0].input_layernorm.weight.register_hook(lambda gradient: gradient * next(factors))
+    with pytest.raises(ValueError, match="the norm of the gradients must be a finite number; got nan at step 2"):
+        sft.fine_tune(make(), broken, tokenizer())
+    assert not checkpoints(tmp_path / "run")
+
+
 def test_horizons_are_drawn_step_by_step(make, monkeypatch):
     seen = []
     monkeypatch.setattr("ttcnet.train.fine_tuner.adapter.set_horizon", lambda _, steps: seen.append(steps))

@@ -14,9 +14,11 @@ import torch
 from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from ttcnet.attention import avoid_cudnn
 from ttcnet.errors import fail, not_finite
+from ttcnet.models.loading import Whole
 from ttcnet.options import usable
 
 from .journal import Journal
@@ -59,6 +61,8 @@ class TTCNetLM(HFLM):  # type: ignore[misc, unused-ignore]
             self.horizon = horizon_of(self.model)
 
     def _create_model(self, *args: Any, **options: Any) -> None:
+        if self.AUTO_MODEL_CLASS is AutoModelForCausalLM:
+            self.AUTO_MODEL_CLASS = Whole  # which makes up no weights
         super()._create_model(*args, **options)
         if self.adapter is not None:
             self._model = with_adapter(self._model, self.adapter)

@@ -40,12 +40,19 @@ def causal_lm(name: str, dtype: torch.dtype, *, trust_remote_code: bool = False)
     """The language model in a folder, or of that name on the Hub, with all of its weights."""
     check_files(name)
     with loading(name):
-        found: Any = AutoModelForCausalLM.from_pretrained(
-            name, dtype=dtype, trust_remote_code=trust_remote_code, output_loading_info=True
+        return Whole.from_pretrained(name, dtype=dtype, trust_remote_code=trust_remote_code)
+
+
+class Whole:
+    """Stands for AutoModelForCausalLM where a weight that is missing must be an error."""
+
+    @staticmethod
+    def from_pretrained(name: str, *, trust_remote_code: bool = False, **options: Any) -> Any:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            name, trust_remote_code=trust_remote_code, output_loading_info=True, **options
         )
-    model, report = found
-    if missing := sorted(report["missing_keys"]):
-        more = f" and {len(missing) - SHOWN:,} more" if len(missing) > SHOWN else ""
-        value = f"{name!r}, which has no {', '.join(missing[:SHOWN])}{more}"
-        fail("model", RULE, value, "Its weights are not whole: fetch or save them again.")
-    return model
+        if missing := sorted(report["missing_keys"]):
+            more = f" and {len(missing) - SHOWN:,} more" if len(missing) > SHOWN else ""
+            value = f"{name!r}, which has no {', '.join(missing[:SHOWN])}{more}"
+            fail("model", RULE, value, "Its weights are not whole: fetch or save them again.")
+        return model

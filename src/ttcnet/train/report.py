@@ -40,9 +40,11 @@ class Report(TrainerCallback):  # type: ignore[misc, unused-ignore]
         if not logs or "loss" not in logs:
             return
         loss = float(logs["loss"])
-        if not math.isfinite(loss):
-            remedy = "Lower lr, or look for what is odd in the data. The last checkpoint is from before."
-            fail("loss", "must be a finite number", f"{loss} at step {state.global_step}", remedy)
+        for what, number in (("loss", loss), ("the norm of the gradients", float(logs.get("grad_norm", 0.0)))):
+            if not math.isfinite(number):
+                remedy = "Lower lr, or look for what is odd in the data or in the base model. "
+                remedy += "The last checkpoint is from before."
+                fail(what, "must be a finite number", f"{number} at step {state.global_step}", remedy)
         now, tokens = time.monotonic(), state.num_input_tokens_seen
         speed = (tokens - self.tokens) / max(now - self.then, 1e-9)
         self.then, self.tokens = now, tokens

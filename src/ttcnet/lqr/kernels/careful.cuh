@@ -22,11 +22,13 @@ __device__ __forceinline__ real faintest(const Problem &p, const Shape &shape, i
     p.Q_fade(t, fade_Q);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {  // the largest numbers of P and Q are on their diagonals
-        real here = 0;
+        real total = 0;
 #pragma unroll
-        for (int k = 0; k < N; ++k) here = k == p.row(r) ? P[r][k] : here;
-        if (here != here) here = (real)1e30;
-        largest = max(largest, here);
+        for (int k = 0; k < N; ++k) {  // and not P[r][p.row(r)], which would move P from registers to memory
+            largest = max(largest, P[r][k]);
+            total += P[r][k];
+        }
+        if (total != total) largest = (real)1e30;
         of_Q = max(of_Q, fade_Q[r] * fade_Q[r] * p.diagonal_of_Q(r));
     }
     p.B_fade(t, fade);

@@ -40,6 +40,7 @@ class TTCNetLM(HFLM):  # type: ignore[misc, unused-ignore]
     """
 
     _model: Any
+    AUTO_MODEL_CLASS: Any
 
     def __init__(
         self,

@@ -48,9 +48,8 @@ class Whole:
 
     @staticmethod
     def from_pretrained(name: str, *, trust_remote_code: bool = False, **options: Any) -> Any:
-        model, report = AutoModelForCausalLM.from_pretrained(
-            name, trust_remote_code=trust_remote_code, output_loading_info=True, **options
-        )
+        load: Any = AutoModelForCausalLM.from_pretrained  # with output_loading_info it returns two things
+        model, report = load(name, trust_remote_code=trust_remote_code, output_loading_info=True, **options)
         if missing := sorted(report["missing_keys"]):
             more = f" and {len(missing) - SHOWN:,} more" if len(missing) > SHOWN else ""
             value = f"{name!r}, which has no {', '.join(missing[:SHOWN])}{more}"

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from ttcnet.evaluate.means import ratio
+from ttcnet.tasks.statistics import ratio
 
 Result = dict[str, Any]
 OWN = 8  # the horizon of TTC-Net where a table does not say

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from ttcnet.records import write_text
+from ttcnet.writing import write_text
 
 from .lqr_in_a_token import token_table
 from .math_small import math_small_table

@@ -27,7 +27,7 @@ from ttcnet.evaluate import wilson
 from ttcnet.insertable import check_gain
 from ttcnet.locking import owned
 from ttcnet.options import usable
-from ttcnet.records import write_json
+from ttcnet.writing import write_json
 
 from .math_tasks import TASKS, grade
 

@@ -22,9 +22,8 @@ from ttcnet.environment import circumstances
 from ttcnet.errors import fail
 from ttcnet.evaluate.likelihood import answer_tokens, likelihoods
 from ttcnet.models.loading import causal_lm, tokenizer_of
-from ttcnet.records import write_json, write_text
 from ttcnet.train.settings import FineTuning
-from ttcnet.writing import replacing
+from ttcnet.writing import replacing, write_json, write_text
 
 from .greedy import answers
 from .lean import Lean

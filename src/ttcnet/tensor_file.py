@@ -1,17 +1,15 @@
-"""Tensors and facts in one safetensors file, which is written whole or not at all, by one process of several."""
+"""Tensors and facts in one safetensors file, which is written whole or not at all."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -35,18 +33,6 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except SafetensorError as error:
         fail(str(path), "must be writable", error, "Make room for it, or choose another folder.", OSError)
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor that is spread over processes, as FSDP does, in one piece; all of them have to ask for it."""
-    gather = getattr(tensor, "full_tensor", None)
-    return tensor if gather is None else gather()
-
-
-def is_first_process() -> bool:
-    """Whether this is the process that writes what all have in common and shows progress; of a distributed job also
-    before it has been joined."""
-    return (dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))) == 0
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -1,17 +1,13 @@
-"""Rows that are read, one JSON object a line, and what a run writes down for people, whole or not at all."""
+"""Rows of data, one JSON object a line, and JSON files, both checked as they are read; settings of a folder that is
+resumed."""
 
 from __future__ import annotations
 
-import csv
 import gzip
-import io
 import json
 import math
-import os
-import shlex
-import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,10 +15,9 @@ from typing import Any, NamedTuple
 from .errors import fail
 from .extras import require
 from .names import is_path
-from .writing import is_stream, replacing
+from .writing import write_bytes
 
 FILES = (".json", ".gz", ".csv", ".txt", ".parquet", ".zip")  # no dataset of the Hub has a name that ends so
-PICTURES = (".png", ".pdf", ".svg")
 REMEDY = "Check its name, its subset and split (`ttcnet data` takes these), and the network."
 
 
@@ -133,42 +128,6 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def check_output(field: str, path: Path | None) -> None:
-    """Fail, before there is anything to lose, if no file can be written there. Its folder is made."""
-    if path is None:
-        return
-    if is_stream(path):
-        if not os.access(path, os.W_OK):
-            fail(field, "must be a file that can be written", f"{path}, which is not", "Name another file.", OSError)
-        return
-    folder = Path(os.path.realpath(path)).parent
-    folder.mkdir(parents=True, exist_ok=True)
-    if path.is_dir() or not os.access(folder, os.W_OK):
-        value = f"{path}, which is a folder" if path.is_dir() else f"{path} in a folder that is read-only"
-        fail(field, "must be a file that can be written", value, "Name another file.", OSError)
-
-
-def check_folder(field: str, path: Path) -> None:
-    """Likewise, for a folder, which is not made yet."""
-    there = next(each for each in (path, *path.absolute().parents) if each.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        value = f"{path}, where {there} is {'read-only' if there.is_dir() else 'a file'}"
-        fail(field, "must be a folder that can be written", value, "Name another.", OSError)
-
-
-def check_picture(field: str, path: Path) -> None:
-    """Likewise, for a picture."""
-    if path.suffix not in PICTURES:
-        fail(field, f"must end in {' or '.join(PICTURES)}", path, "Name a file of one of these kinds.")
-    check_output(field, path)
-
-
-def command(program: str = "ttcnet") -> str:
-    """The command that made something, without the folders of one machine alone."""
-    words = (Path(word).name if os.path.isabs(word) else word for word in sys.argv[1:])
-    return f"{program} {shlex.join(words)}"
-
-
 def cut_log(log: Path, step: int) -> None:
     """Drop what a killed run wrote after its last checkpoint, at `step`, and a line that it left half-written."""
     if log.exists():
@@ -185,28 +144,9 @@ def cut_log(log: Path, step: int) -> None:
         write_bytes(log, b"".join(kept))
 
 
-def write_json(path: Path, content: Any) -> None:
-    write_text(path, json.dumps(content, indent=2) + "\n")
-
-
-def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """One JSON object a line."""
-    write_text(path, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
-
-
-def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """The fields of the first row are the columns."""
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(rows[0]))
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
-
-
-def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    with replacing(path) as new:
-        new.write_bytes(content)
+def check_settings(folder: Path, then: dict[str, Any], now: dict[str, Any], what: str = "run") -> None:
+    """Fail if a folder was begun with other settings than it is resumed with."""
+    if changed := {name: (then.get(name), now.get(name)) for name in then | now if then.get(name) != now.get(name)}:
+        remedy = "Give the settings that it was started with, or choose another folder."
+        rule = f"must be those of the {what} in {folder}"
+        fail("settings", rule, f"(then, now): {changed}", remedy, code="settings-changed")

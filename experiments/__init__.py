@@ -1,1 +1,1 @@
-"""The paper's experiments, one file each."""
+"""One folder for each published table: the code that makes it, its settings, its results and what was asked."""

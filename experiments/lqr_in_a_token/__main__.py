@@ -1,11 +1,11 @@
 """LQR in a token: can a layer read a control problem off a token, and act?
 
-    python -m recipes.lqr_in_a_token --out results/lqr-in-a-token --jobs 2
-    python -m recipes.lqr_in_a_token --out results/lqr-in-a-token --only dense/ttc --only dense/mlp
+    python -m experiments.lqr_in_a_token --out experiments/lqr_in_a_token/results --jobs 2
+    python -m experiments.lqr_in_a_token --out experiments/lqr_in_a_token/results --only dense/ttc --only dense/mlp
 
-results/lqr-in-a-token/README.md has the questions, `lqr_tokens` the tasks, `lqr_arms` the arms. A run is a task and an
-arm, with all its seeds and learning rates. Each is a folder with config and metrics. Stopped or killed, the same
-command resumes, and what is done is skipped.
+README.md has the questions, `tokens` the tasks, `arms` the arms. A run is a task and an arm, with all its seeds and
+learning rates. Each is a folder with config and metrics. Stopped or killed, the same command resumes, and what is done
+is skipped.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from ttcnet.errors import complaints, fail
 from ttcnet.options import usable
 
 if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
-    from recipes.lqr_training import Settings
+    from experiments.lqr_in_a_token.training import Settings
 
 SAVE_EVERY = 1000
-PROGRAM = "python -m recipes.lqr_in_a_token"
+PROGRAM = "python -m experiments.lqr_in_a_token"
 
 
 def names(only: list[str] | None) -> list[str]:
     """The runs, task/arm, of these names, tasks or arms; all if there are none. The slowest come first."""
-    from recipes.lqr_arms import ARMS
-    from recipes.lqr_tokens import TASKS
+    from experiments.lqr_in_a_token.arms import ARMS
+    from experiments.lqr_in_a_token.tokens import TASKS
 
     order = sorted(ARMS, key=lambda arm: arm != "rank-one")
     known = [f"{task}/{arm}" for arm in order for task in TASKS]
@@ -62,7 +62,7 @@ def main(
     jobs: Annotated[int, typer.Option(help="Runs at a time, each a process.")] = 1,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
-    from recipes.lqr_training import Settings
+    from experiments.lqr_in_a_token.training import Settings
 
     with complaints():
         chosen, where = names(only), usable(device)
@@ -87,7 +87,7 @@ def apart(chosen: list[str], jobs: int) -> None:
             words.append(word)
 
     def run(name: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "recipes.lqr_in_a_token", *words, "--only", name]
+        command = [sys.executable, "-m", "experiments.lqr_in_a_token", *words, "--only", name]
         environment = {"OMP_NUM_THREADS": "1"} | os.environ
         return subprocess.run(command, env=environment, capture_output=True, text=True)
 
@@ -108,7 +108,7 @@ def apart(chosen: list[str], jobs: int) -> None:
 
 def make(settings: Settings, folder: Path, device: str) -> None:
     """One run, from where it is to its end."""
-    from recipes.lqr_training import OWN, Run, Settings, carry_out
+    from experiments.lqr_in_a_token.training import OWN, Run, Settings, carry_out
     from ttcnet.environment import circumstances
 
     name = f"{settings.task}/{settings.arm}"

@@ -1,4 +1,4 @@
-"""Tables of recipes/lqr_in_a_token.py.
+"""Tables of experiments/lqr_in_a_token.
 
 lqr-in-a-token-TASK       layers against MLPs, by horizon
 lqr-in-a-token-switches   a TTC layer with a switch, against the same without
@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
+
+from experiments.commands import current
 
 Result = dict[str, Any]
 TASKS = ("diagonal", "dense", "tracking")
@@ -45,7 +47,7 @@ def token_table(view: str, results: Path) -> str:
         lines = _arms({arm: run for (_, arm), run in runs.items() if run})
     found = [run for run in runs.values() if run]
     if not found:
-        return "*Not run yet: `python -m recipes.lqr_in_a_token --out results/lqr-in-a-token`.*\n"
+        return "*Not run yet: `python -m experiments.lqr_in_a_token --out experiments/lqr_in_a_token/results`.*\n"
     return "\n".join(lines) + "\n\n" + _caption(found) + "\n"
 
 
@@ -123,5 +125,5 @@ def _caption(runs: list[Result]) -> str:
         f"Unexplained variance on {config['judged']:,} fresh tokens, mean over {config['seeds']} seeds and its "
         f"standard error. {config['steps']:,} steps of {config['batch']} tokens; the best of the rates {rates} by "
         f"validation. {device}; torch {first['versions']['torch']}, commit {commits or 'unknown'}. "
-        f"Command: `{first['command'].partition(' --only ')[0]}`."
+        f"Command: `{current(first['command']).partition(' --only ')[0]}`."
     )

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
-from recipes.lqr_arms import HORIZONS, UNDECAYED, Reader, layer_of
-from recipes.lqr_tokens import UNSTABLE, Tokens, tokens
+from experiments.lqr_in_a_token.arms import HORIZONS, UNDECAYED, Reader, layer_of
+from experiments.lqr_in_a_token.tokens import UNSTABLE, Tokens, tokens
 from ttcnet.bars import Bar
 from ttcnet.errors import fail
 from ttcnet.locking import owned

@@ -1,12 +1,13 @@
 """The paper's table of mathematics at the size of one GPU: SmolLM2-135M-Instruct, or any other Llama, fine-tuned with
 TTC layers, with other layers in their place, and without; and the paper's ablations.
 
-    python -m recipes.math_small math --base SmolLM2-135M-Instruct --data data/math --out results/math-small/math
-    python -m recipes.math_small countdown --base SmolLM2-135M-Instruct --out results/math-small/countdown
+    base=SmolLM2-135M-Instruct results=experiments/math_small/results
+    python -m experiments.math_small math --base $base --data data/math --out $results/math
+    python -m experiments.math_small countdown --base $base --out $results/countdown
 
 All runs of a task see the same rows in the same order (for a seed) and are trained as `ttcnet sft` trains, by
-`recipes.lean`. A run that is done is passed over, and one that was killed starts again: it takes a minute. Answers of a
-run are graded at the end, where math-verify is installed; elsewhere they wait, and the same command grades them later.
+`lean`. A run that is done is passed over, and one that was killed starts again: it takes a minute. Answers of a run
+are graded at the end, where math-verify is installed; elsewhere they wait, and the same command grades them later.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ttcnet.locking import owned
 from ttcnet.options import usable
 from ttcnet.records import write_json
 
-from .math_tasks import TASKS, grade
+from .tasks import TASKS, grade
 
 ADAPTER: dict[str, Any] = dict(every=8, heads=16)
 INTERLEAVED = ("4-1", "16-2", "16-1")
@@ -114,7 +115,7 @@ def _make(
             if folder is not None and not folder.is_dir():
                 fail(name, "must be a folder", folder, "docs/math-small.md says where it comes from.")
         tell(f"Loading {base} ...")
-        from .math_workshop import Workshop  # late, since it takes seconds
+        from .run import Workshop  # late, since it takes seconds
 
         begin = time.monotonic()
         workshop = Workshop(task, base, data, usable(device), lr, inserted_lr, epochs, tokens or math.inf)

@@ -1,4 +1,4 @@
-"""A run of recipes/math_small.py: trained, measured, and asked for its answers."""
+"""A run of experiments/math_small: trained, measured, and asked for its answers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from ttcnet.records import write_json, write_text
 from ttcnet.train.settings import FineTuning
 from ttcnet.writing import replacing
 
-from .greedy import answers
+from .greedy_decoding import answers
 from .lean import Lean
-from .math_tasks import LIMITS, MAX_LENGTH, Benchmark, Task, load
+from .tasks import LIMITS, MAX_LENGTH, Benchmark, Task, load
 
 if TYPE_CHECKING:
-    from .math_small import Run
+    from .__main__ import Run
 
 HORIZONS = (0, 1, 2, 4, 8, 16, 32, 64)
 FEW_HORIZONS = (8, 16)
@@ -90,7 +90,7 @@ class Workshop:
         self._answer(model, run, folder)
         clock.append(time.monotonic())
         seconds = {what: end - begin for what, begin, end in zip(STAGES, clock, clock[1:], strict=False)}
-        facts = circumstances(program="python -m recipes.math_small")
+        facts = circumstances(program="python -m experiments.math_small")
         sizes = {"parameters": size, "inserted": inserted, "tokens": tokens, "rows": len(self.task.train.kept)}
         write_json(folder / "measured.json", {"run": name} | sizes | {"seconds": seconds, "likelihood": found} | facts)
         values = ", ".join(f"{each['benchmark']} {each['per_token']['mean']:.4f}" for each in found[:2])

@@ -1,4 +1,4 @@
-"""Tables of the small run of mathematics: what recipes/math_small.py measured, beside what the paper reports.
+"""Tables of the small run of mathematics: what experiments/math_small measured, beside what the paper reports.
 
 math-small-TASK              all models
 math-small-TASK-horizons     TTC-Net against the horizon
@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from experiments.commands import current
 from ttcnet.evaluate.means import ratio
 
 Result = dict[str, Any]
@@ -54,8 +55,8 @@ def math_small_table(name: str, results: Path) -> str:
         data = " --data data/math" if task == "math" else ""
         where = f"{task}-rates/3e-3 --inserted-lr 3e-3" if view == "rates" else task
         where = f"{task}-gains/4 --action-gain 4" if view in ("gains", "plans") else where
-        base = f"python -m recipes.math_small {task} --base SmolLM2-135M-Instruct{data}"
-        return f"*Not run yet: `{base} --out results/math-small/{where}`.*\n"
+        base = f"python -m experiments.math_small {task} --base SmolLM2-135M-Instruct{data}"
+        return f"*Not run yet: `{base} --out experiments/math_small/results/{where}`.*\n"
     if view == "ablations":  # at the learning rate at which they were made
         runs = max([runs, *rates.values()], key=lambda each: sum(bool(_of(each, kind)) for kind in ABLATIONS))
     if view in ("rates", "gains", "plans"):
@@ -270,7 +271,7 @@ def _caption(runs: list[Result], first: Result, *, likelihoods_alone: bool) -> s
     rate = f"{config['lr']:g}"
     if faster := {lr for run in trained if (lr := _faster(run))}:
         rate += f", of what is inserted {' or '.join(f'{lr:g}' for lr in sorted(faster))}"
-    command = re.sub(r" --(only|minutes) \S+", "", first["command"])  # that of all runs, in one piece
+    command = re.sub(r" --(only|minutes) \S+", "", current(first["command"]))  # that of all runs, in one piece
     what = (
         f"Greedy answers to problems: {problems}. Log-likelihood in nats a token of solutions: {solutions}. In "
         f"brackets the range over seeds, or for one seed the 95 % interval over problems; differences are taken "

@@ -1,4 +1,4 @@
-"""What recipes/math_small.py trains on and judges by.
+"""What experiments/math_small trains on and judges by.
 
 math       trained on gsm8k-train and math-train-7500 less 500 rows; judged by the answers to gsm8k-test and MATH-500,
            and by the likelihood of the solutions of gsm8k-test and of those 500 rows, since MATH-500 has no solutions

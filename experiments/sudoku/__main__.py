@@ -6,7 +6,7 @@ best              TTC-Net alone, as in augmented with larger batches: for as man
 looped-strict     one block, applied 32 times with a loss after every pass, and with an MLP in TTC's place besides
 looped-augmented  the same, augmented
 
-    python -m recipes.sudoku strict --train train-9k.csv --test test-1k.csv --out results/sudoku/strict
+    python -m experiments.sudoku strict --train train-9k.csv --test test-1k.csv --out experiments/sudoku/results/strict
 
 --set changes a field of `TrainConfig` in all runs: --set lr=1e-3 --set zero_init=true.
 
@@ -202,7 +202,7 @@ def _judge(name: str, trainer: Trainer, boards: Boards, out: Path) -> None:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     write_json(folder / "config.json", asdict(trainer.config))
     found = {"run": name, "parameters": parameters, "results": results}
-    write_json(folder / "metrics.json", found | circumstances(program="python -m recipes.sudoku"))
+    write_json(folder / "metrics.json", found | circumstances(program="python -m experiments.sudoku"))
     rates = (f"{WORDS[each['mode']]} {_percent(each, 'boards')} / {_percent(each, 'cells')}" for each in results)
     typer.echo(f"{name:14} {'   '.join(rates)}")
 

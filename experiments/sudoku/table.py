@@ -1,4 +1,4 @@
-"""The Sudoku tables: what recipes/sudoku.py measured, beside what the paper reports; a model by horizon; loops."""
+"""The Sudoku tables: what experiments/sudoku measured, beside what the paper reports; a model by horizon; loops."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from statistics import mean
 from typing import Any
+
+from experiments.commands import current
 
 NAMES = {
     "ttc": "TTC-Net", "transformer": "Transformer", "mamba": "Mamba", "mamba2": "Mamba2", "gdn": "GDN", "samba": "Samba"
@@ -19,6 +21,15 @@ PAPER = {
     "gdn": (57.30, 87.19, 89.80, 93.70),
     "samba": (57.20, 87.99, 90.40, 94.61),
 }
+
+
+def sudoku_tables(name: str, results: Path) -> str:
+    """looped, horizons, or else the name of a setting, as strict."""
+    if name == "looped":
+        return looped_table(results / "looped")
+    if name == "horizons":
+        return horizons_table(results / "shipped" / "horizons.json")
+    return sudoku_table(results / name)
 
 
 def sudoku_table(folder: Path) -> str:
@@ -46,7 +57,7 @@ def horizons_table(file: Path) -> str:
         lines.append(f"| {horizon or 'no plans'} | {' | '.join(cells)} |")
     return "\n".join(lines) + (
         f"\n\nPercent of {found['boards']:,} regenerated test boards, with 95 % intervals. {found['machine']['gpu']}; "
-        f"torch {found['versions']['torch']}, commit {found['commit']}. Command: `{found['command']}`.\n"
+        f"torch {found['versions']['torch']}, commit {found['commit']}. Command: `{current(found['command'])}`.\n"
     )
 
 
@@ -86,7 +97,7 @@ def _interval(rate: dict[str, Any]) -> str:
 def _read(folder: Path) -> list[dict[str, Any]]:
     paths = sorted(folder.glob("*/metrics.json"))
     if not paths:
-        raise ValueError(f"{folder} must hold runs; it has none. Run: python -m recipes.sudoku {folder.name} ...")
+        raise ValueError(f"{folder} must hold runs; it has none. Run: python -m experiments.sudoku {folder.name} ...")
     read = [{"config": json.loads((path.parent / "config.json").read_text())} for path in paths]
     return [run | json.loads(path.read_text()) for run, path in zip(read, paths, strict=True)]
 
@@ -112,5 +123,5 @@ def _caption(runs: list[dict[str, Any]]) -> str:
         f"interval. {config['layers']} blocks of width {config['width']}, {config['steps']:,} steps of "
         f"{config['batch']} boards, dropout {config['dropout']}, augmentation: {config['augmentation']}. "
         f"{first['machine']['gpu']}; torch {first['versions']['torch']}, commit {commits}. "
-        f"Command: `{first['command']}`."
+        f"Command: `{current(first['command'])}`."
     )

@@ -1,7 +1,7 @@
 """Where planning pays: policies that imitate planners whose horizon varies.
 
-    python -m recipes.where_planning_pays --out results/where-planning-pays
-    python -m recipes.where_planning_pays --out results/where-planning-pays --only cart-pole/ttc/3200
+    python -m experiments.where_planning_pays --out experiments/where_planning_pays/results
+    python -m experiments.where_planning_pays --out experiments/where_planning_pays/results --only cart-pole/ttc/3200
 
 docs/where-planning-pays.md has the questions, `dense`, `cart_pole` and `pendulums` the systems, `imitation` the arms
 and what is judged. A run is a system, an arm and a number of demonstrations, with all its seeds. The learning rate of a
@@ -23,10 +23,10 @@ from ttcnet.errors import complaints
 from ttcnet.options import usable
 
 if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
-    from recipes.imitation import Demonstrations, Imitation
+    from experiments.where_planning_pays.imitation import Demonstrations, Imitation
 
 SAVE_EVERY = 250
-PROGRAM = "python -m recipes.where_planning_pays"
+PROGRAM = "python -m experiments.where_planning_pays"
 TRAINING: dict[str, dict[str, Any]] = {  # demonstrations: of each run, and where the rate is chosen
     "dense": {"numbers": (51_200,), "tuned_at": 51_200, "steps": 1500, "batch": 256},
     "cart-pole": {"numbers": (320, 1000, 3200, 10_000), "tuned_at": 3200, "steps": 1000, "batch": 64},
@@ -37,7 +37,7 @@ TUNING_SEED = 100
 
 def names(only: list[str] | None) -> list[str]:
     """The runs, system/arm/number, that have these words in their names; all if there are none."""
-    from recipes.imitation import ARMS
+    from experiments.where_planning_pays.imitation import ARMS
 
     known = [f"{system}/{arm}/{n}" for system in TRAINING for n in TRAINING[system]["numbers"] for arm in ARMS]
     found = [name for name in known if not only or any(_fits(name, words) for words in only)]
@@ -64,7 +64,7 @@ def main(
     state_size: Annotated[int, typer.Option(help="Of a head.")] = 8,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
-    from recipes.imitation import Demonstrations
+    from experiments.where_planning_pays.imitation import Demonstrations
 
     with complaints():
         where = usable(device)
@@ -83,7 +83,7 @@ def main(
 
 def tuned(settings: Demonstrations, folder: Path, device: str) -> float:
     """The learning rate of a system and an arm: the best of all on one seed, by fresh demonstrations."""
-    from recipes.imitation import TRAINED
+    from experiments.where_planning_pays.imitation import TRAINED
 
     one = replace(settings, seeds=1, first_seed=TUNING_SEED)
 
@@ -111,8 +111,8 @@ def make(settings: Demonstrations, folder: Path, device: str) -> None:
 
 def _run(settings: Demonstrations, folder: Path, results: Any, device: str) -> dict[str, Any]:
     """Train, judge and write; or read what is written."""
-    from recipes.imitation import Imitation
-    from recipes.lqr_training import carry_out
+    from experiments.lqr_in_a_token.training import carry_out
+    from experiments.where_planning_pays.imitation import Imitation
     from ttcnet.environment import circumstances
 
     name = f"{settings.task}/{settings.arm}/{folder.name}"

@@ -11,8 +11,8 @@ import math
 import torch
 from torch import Tensor
 
-from recipes import planner
-from recipes.planner import Ranges, Systems
+from experiments.where_planning_pays import planner
+from experiments.where_planning_pays.planner import Ranges, Systems
 
 GRAVITY, TAU, HOLD = 9.8, 0.02, 2
 PLACE, ANGLE = 2.4, 12 * 2 * math.pi / 360  # beyond one of these an episode is over

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recipes import lqr_tokens
-from recipes.lqr_tokens import SEEN, STATES, UNSTABLE, Problems
-from recipes.planner import Systems
+from experiments.lqr_in_a_token import tokens as lqr_tokens
+from experiments.lqr_in_a_token.tokens import SEEN, STATES, UNSTABLE, Problems
+from experiments.where_planning_pays.planner import Systems
 
 LOST = 10.0  # a number of the state beyond it ends an episode
 

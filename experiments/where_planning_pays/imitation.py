@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
-from recipes import cart_pole, dense, pendulums, planner
-from recipes.lqr_arms import layer_of
-from recipes.lqr_tokens import Tokens
-from recipes.lqr_training import Run, Settings
+from experiments.lqr_in_a_token.arms import layer_of
+from experiments.lqr_in_a_token.tokens import Tokens
+from experiments.lqr_in_a_token.training import Run, Settings
+from experiments.where_planning_pays import cart_pole, dense, pendulums, planner
 
 SYSTEMS: dict[str, ModuleType] = {"dense": dense, "cart-pole": cart_pole, "pendulums": pendulums}
 ARMS = ("ttc", "fixed-scale", "mlp", "mlp-2.5", "one", "linear")

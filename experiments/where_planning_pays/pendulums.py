@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recipes import planner
-from recipes.planner import Ranges, Systems
+from experiments.where_planning_pays import planner
+from experiments.where_planning_pays.planner import Ranges, Systems
 
 GRAVITY, TAU, HOLD, COUNT = 10.0, 0.05, 2, 4
 PAIRS = [(i, j) for i in range(COUNT) for j in range(i)]  # with a spring between them

@@ -1,4 +1,4 @@
-"""Tables of recipes/where_planning_pays.py.
+"""Tables of experiments/where_planning_pays.
 
 where-planning-pays-SYSTEM    unexplained variance by arm, horizon and kind of system, with the most demonstrations
 where-planning-pays-knob      TTC layers where their own horizon changes at the test
@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
+
+from experiments.commands import current
 
 Run = dict[str, Any]
 SYSTEMS = ("dense", "cart-pole", "pendulums")
@@ -38,7 +40,8 @@ def pays_table(view: str, results: Path) -> str:
     if not any(
         found for (system, _), found in runs.items() if view in (system, "knob", "acting", "numbers", "answers")
     ):
-        return "*Not run yet: `python -m recipes.where_planning_pays --out results/where-planning-pays`.*\n"
+        command = "python -m experiments.where_planning_pays --out experiments/where_planning_pays/results"
+        return f"*Not run yet: `{command}`.*\n"
     made = {"knob": _knob, "acting": _acting, "numbers": _numbers, "answers": _answers}
     lines = made[view](runs) if view in made else _system(runs, view)
     return "\n".join(lines) + "\n"
@@ -220,5 +223,5 @@ def _caption(runs: list[Run]) -> str:
         f"seeds and its standard error. {config['pool']:,} demonstrations, {config['steps']:,} steps of "
         f"{config['batch']}. {first['machine']['cpu']}; torch {first['versions']['torch']}, "
         f"commit {commits or 'unknown'}. "
-        f"Command: `{first['command'].partition(' --only ')[0]}`."
+        f"Command: `{current(first['command']).partition(' --only ')[0]}`."
     )

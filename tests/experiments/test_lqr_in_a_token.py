@@ -10,10 +10,10 @@ import pytest
 import torch
 import typer
 
-from recipes import lqr_in_a_token
-from recipes.lqr_arms import ARMS, SWITCHES, Switched, layer_of, plan_rank_one, towards
-from recipes.lqr_tokens import STEPS, TASKS, UNSTABLE, draw, features, first_action, tokens
-from recipes.lqr_training import OWN, Run, Settings
+from experiments.lqr_in_a_token import __main__ as lqr_in_a_token
+from experiments.lqr_in_a_token.arms import ARMS, SWITCHES, Switched, layer_of, plan_rank_one, towards
+from experiments.lqr_in_a_token.tokens import STEPS, TASKS, UNSTABLE, draw, features, first_action, tokens
+from experiments.lqr_in_a_token.training import OWN, Run, Settings
 from ttcnet.lqr import LQR, ModulatedLQR, plan, solve
 
 SIZE = dict(width=64, heads=4, state_size=8, rank=16)
@@ -173,7 +173,7 @@ def test_runs_write_all_that_belongs_to_a_result(start, capsys):
             (name, T) for name in ("test", "held out") for T in horizons
         ]
         assert all(len(x["unexplained"]) == 2 for x in found["results"])
-        assert found["command"].startswith("python -m recipes.lqr_in_a_token --out out")
+        assert found["command"].startswith("python -m experiments.lqr_in_a_token --out out")
         assert {"machine", "versions", "commit", "rate", "parameters", "validation"} <= set(found)
         assert sorted(path.name for path in (out / "dense" / arm).iterdir()) == ["config.json", "metrics.json"]
     start(only=["dense/ttc"])

@@ -2,30 +2,27 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
 from benchmarks.decode import decode_rows
-from benchmarks.lqr_in_a_token import token_table
-from benchmarks.math_small import math_small_table
-from benchmarks.sudoku import horizons_table, sudoku_table
-from benchmarks.tables import update
-from benchmarks.where_planning_pays import pays_table
+from docs.tables import pages, update
+from experiments.lqr_in_a_token.table import token_table
+from experiments.math_small.table import math_small_table
+from experiments.sudoku.table import horizons_table, sudoku_table
+from experiments.where_planning_pays.table import pays_table
 
 
 def test_the_tables_are_those_of_the_results():
-    root = Path(__file__).parent.parent
-    for page in (root / "README.md", *(root / "docs").glob("*.md")):
-        assert update(page, root / "benchmarks" / "results", write=False) == [], page
+    for page in pages():
+        assert update(page, write=False) == [], page
 
 
 def test_a_stale_table_is_found_and_mended(tmp_path):
-    results = Path(__file__).parent.parent / "benchmarks" / "results"
     document = tmp_path / "page.md"
     document.write_text("before\n<!-- table: lqr-cpu -->\nold\n<!-- end -->\nafter\n")
-    assert update(document, results, write=True) == ["lqr-cpu"]
-    assert update(document, results, write=False) == []
+    assert update(document, write=True) == ["lqr-cpu"]
+    assert update(document, write=False) == []
     assert document.read_text().startswith("before\n<!-- table: lqr-cpu -->\n| problems | T | `plan` |")
     assert document.read_text().endswith("<!-- end -->\nafter\n")
 
@@ -42,7 +39,7 @@ def runs(folder, **changes):
         score = dict(rate=rate, low=rate - 0.1, high=rate + 0.1, right=1, total=1000)
         results = [dict(mode=mode, boards=score, cells=score) for mode in ("single", "multi")]
         facts = dict(
-            machine={"gpu": "a GPU"}, versions={"torch": "2"}, commit="abc", command="python -m recipes.sudoku"
+            machine={"gpu": "a GPU"}, versions={"torch": "2"}, commit="abc", command="python -m experiments.sudoku"
         )
         (run / "metrics.json").write_text(json.dumps(dict(run=f"ttc-{seed}", results=results) | facts))
 
@@ -143,7 +140,7 @@ def test_the_small_tables_have_seeds_intervals_and_differences(tmp_path):
 
 def test_the_small_table_of_learning_rates(tmp_path):
     assert math_small_table("math-rates", tmp_path).startswith(
-        "*Not run yet: `python -m recipes.math_small math --base"
+        "*Not run yet: `python -m experiments.math_small math --base"
     )
     small_runs(tmp_path)
     for rate in ("1e-2", "3e-3"):
@@ -222,7 +219,9 @@ def test_the_small_tables_refuse_runs_that_cannot_be_compared(tmp_path):
     small_runs(tmp_path, changes={"ttc-0": {"lr": 1.0}})
     with pytest.raises(ValueError, match=r"ttc-0 must share lr with full-0. Train it again."):
         math_small_table("math", tmp_path)
-    assert math_small_table("countdown", tmp_path).startswith("*Not run yet: `python -m recipes.math_small countdown")
+    assert math_small_table("countdown", tmp_path).startswith(
+        "*Not run yet: `python -m experiments.math_small countdown"
+    )
 
 
 def token_runs(folder, **changes):
@@ -280,7 +279,7 @@ def imitations(folder, system, arm, number, left, knob=(), **changes):
     values = [left - 0.01, left, left + 0.01]
     found = dict(
         run=f"{system}/{arm}/{number}", parameters=1234, rate=0.1, machine={"cpu": "a CPU"}, versions={"torch": "2"},
-        commit="abc", command="python -m recipes.where_planning_pays",
+        commit="abc", command="python -m experiments.where_planning_pays",
         unexplained=[dict(name=n, systems=kind, values=values) for n in names for kind in ("seen", "held out")],
         knob=[dict(planner=32, own=T, values=[x / max(T, 1) for x in values]) for T in knob],
         episodes=[

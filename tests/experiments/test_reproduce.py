@@ -18,7 +18,7 @@ from ttcnet.tasks.math.benchmarks import BENCHMARKS
 from ttcnet.train.record import RESULTS
 from ttcnet.train.settings import values_of
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reproduce.md").read_text()
 BLOCK = re.search(r"## Tables 2 and 8.*?```\n(.*?)```", PAGE, re.DOTALL)[1]
 COMMANDS = [shlex.split(line, comments=True) for line in BLOCK.splitlines()]
@@ -31,10 +31,10 @@ def option(command, name):
 
 
 def test_names_agree():
-    """Of all commands of the page that touch a run of recipes/math, and of all its recipes."""
+    """Of all commands of the page that touch a run of experiments/math, and of all its recipes."""
     made = {f"{values['out']}/{RESULT}" for values in DATA.values()}
     read = {source["data"] for values in DATA.values() for source in values["source"] if "/data/" in source["data"]}
-    recipes = {path: values_of(path) for path in (ROOT / "recipes/math").glob("*-*.toml")}
+    recipes = {path: values_of(path) for path in (ROOT / "experiments/math").glob("*-*.toml")}
     trained = {values["data"] for values in recipes.values()}
     assert len(recipes) == 16
     assert len(trained) == 1
@@ -44,7 +44,7 @@ def test_names_agree():
     assert len(named) > 3
     assert set(named) <= models
     answers = option(COMMANDS[-1], "--out")
-    assert re.findall(r"--data (results/\S+)", PAGE) == [f"{answers}/amc"], "whose answers are looked at in Table 11"
+    assert re.findall(r"--data (experiments/\S+)", PAGE) == [f"{answers}/amc"], "the answers of Table 11"
 
 
 def put_in(row, path, value):
@@ -100,7 +100,7 @@ def test_the_commands_run_one_after_the_other(tmp_path, monkeypatch):
     from tests.train.tiny import model, tokenizer
 
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
+    shutil.copytree(ROOT / "experiments/math", tmp_path / "experiments/math")
     (tmp_path / "hub").mkdir()
     model(max_position_embeddings=8192, num_hidden_layers=8).save_pretrained("tiny")
     tokenizer().save_pretrained("tiny")
@@ -127,4 +127,4 @@ def test_the_commands_run_one_after_the_other(tmp_path, monkeypatch):
     assert record["settings"]["data"] == "runs/data/train/data.jsonl"
     assert record["examples"]["learned"] > 0
     for name in ("math500", "amc", "aime24", "aime25"):
-        assert json.loads(Path(f"results/math/llama3-8b-ttc/{name}/summary.json").read_text())["results"]
+        assert json.loads(Path(f"experiments/math/results/llama3-8b-ttc/{name}/summary.json").read_text())["results"]

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from recipes.lean import Lean, micro_batches
+from experiments.math_small.lean import Lean, micro_batches
 from tests.train.tiny import model, sums, tokenizer
 from ttcnet import adapter
 from ttcnet.records import rows

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from recipes.greedy import GROWING, answers
+from experiments.math_small.greedy_decoding import GROWING, answers
 from tests.train.tiny import model
 from ttcnet import adapter
 from ttcnet.nn import mixers

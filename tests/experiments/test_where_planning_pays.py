@@ -8,8 +8,9 @@ import pytest
 import torch
 import typer
 
-from recipes import cart_pole, imitation, pendulums, planner, where_planning_pays
-from recipes.imitation import ARMS, SYSTEMS, TRAINED, Demonstrations, Imitation, told
+from experiments.where_planning_pays import __main__ as where_planning_pays
+from experiments.where_planning_pays import cart_pole, imitation, pendulums, planner
+from experiments.where_planning_pays.imitation import ARMS, SYSTEMS, TRAINED, Demonstrations, Imitation, told
 
 TINY = dict(steps=2, batch=16, pool=32, judged=16, episodes=4, seeds=2, rates=(1e-2,))
 

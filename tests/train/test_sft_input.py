@@ -148,7 +148,7 @@ def test_settings_from_a_file(tmp_path):
         values_of(tmp_path / "nope.toml")
 
 
-RECIPES = [path for path in (Path(__file__).parents[2] / "recipes/math").glob("*.toml") if path.stem != "common"]
+RECIPES = [path for path in (Path(__file__).parents[2] / "experiments/math").glob("*.toml") if path.stem != "common"]
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

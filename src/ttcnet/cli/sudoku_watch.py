@@ -10,8 +10,8 @@ import typer
 from ttcnet.console import say
 from ttcnet.errors import complaints
 from ttcnet.options import Device
-from ttcnet.records import check_picture
 from ttcnet.tasks.sudoku.loading import load
+from ttcnet.writing import check_picture
 
 Model = Annotated[Path | None, typer.Option(help="Folder of a model; the one that comes with ttcnet if not given.")]
 

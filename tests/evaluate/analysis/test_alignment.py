@@ -18,7 +18,7 @@ from ttcnet.evaluate.analysis.trajectories import Question, generated, questions
 from ttcnet.evaluate.engines.models import ttc_layers
 from ttcnet.evaluate.runs.storage import RunFolder
 from ttcnet.lqr import solve
-from ttcnet.records import Row, rows
+from ttcnet.reading import Row, rows
 from ttcnet.tasks.math import Problem
 
 STEPS = ((1, 0), (0, 1), (1, 1))

@@ -12,7 +12,7 @@ from tests.train.tiny import model, sums, tokenizer
 from ttcnet.cli import app
 from ttcnet.evaluate.analysis.likelihood import batches, likelihoods, log_likelihoods
 from ttcnet.models import TTCNetConfig, TTCNetForCausalLM
-from ttcnet.records import rows
+from ttcnet.reading import rows
 from ttcnet.tasks.statistics import average, ratio
 from ttcnet.train.examples import IGNORED, Example, prepare
 

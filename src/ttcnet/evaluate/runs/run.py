@@ -19,7 +19,7 @@ from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
 from ttcnet.bars import Bar, Description
 from ttcnet.errors import fail
-from ttcnet.records import is_unicode
+from ttcnet.reading import is_unicode
 from ttcnet.tasks import countdown
 from ttcnet.tasks.math import Graders, Problem, Verdict, conversation
 from ttcnet.tasks.math.benchmarks import digest

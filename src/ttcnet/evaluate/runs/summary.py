@@ -11,8 +11,8 @@ from rich.table import Table
 
 from ttcnet.console import foreign
 from ttcnet.environment import circumstances
-from ttcnet.records import write_json
 from ttcnet.tasks.statistics import bootstrap, pass_at_k, wilson
+from ttcnet.writing import write_json
 
 from ..engines.base import CUT, FAILED
 from .storage import SUMMARY, generations, settings_of

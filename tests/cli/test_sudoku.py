@@ -36,9 +36,11 @@ def complaint(*arguments):
 @pytest.mark.parametrize("command", [("eval", "--data"), ("train", "--out", "x", "--data"), ("probe", "--train")])
 def test_files_that_cannot_be_read(folder, command):
     other = ["--test", folder / "boards.csv"] if command[0] == "probe" else []
-    for path, why in ((folder / "none.csv", "No such file or directory"), (folder, "Is a directory")):
-        said = complaint(*command, path, *other)
-        assert said == f"{path}: must be a file that can be read; got {why}. Pass a CSV file of puzzle,solution.\n"
+    told = (("none.csv", "No such file or directory", "not-found"), (".", "Is a directory", "not-readable"))
+    for name, why, code in told:
+        said = complaint(*command, folder / name, *other)
+        rule = f"{folder / name}: must be a file that can be read; got {why}."
+        assert said == f"{rule} Pass a CSV file of puzzle,solution. [{code}]\n"
 
 
 def test_folders_without_a_model(folder, tmp_path):

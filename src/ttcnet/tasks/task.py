@@ -95,7 +95,8 @@ class Task(Protocol):
         return one == other
 
     def metrics(self, verdicts: Sequence[Sequence[Verdict]], samples: int) -> dict[str, Mean | None]:
-        """Figures by name, of the verdicts of every example that has an answer. None if there is nothing to count.
+        """Figures by name, `accuracy` among them, of the verdicts of every example that has an answer; None where there
+        is nothing to count.
 
         Accuracy is the mean over examples of the share of right answers. pass@k counts the examples with all `samples`
         answers.

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ttcnet.lqr import ModulatedLQR, plan, solve
 
-from .errors import Provider
+from ttcnet.testing.errors import Provider
 from .peers import diffilqrax, mpc_pytorch, pypose
 
 

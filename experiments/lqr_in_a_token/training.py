@@ -21,9 +21,9 @@ from ttcnet.bars import Bar
 from ttcnet.errors import fail
 from ttcnet.locking import owned
 from ttcnet.nn.horizon import parse
-from ttcnet.records import read_json, write_json
+from ttcnet.reading import read_json
 from ttcnet.train.schedule import warm_up_and_cosine
-from ttcnet.writing import replacing
+from ttcnet.writing import replacing, write_json
 
 TEST_HORIZONS = (1, 2, 4, 8, 16, 32)
 OWN = 8  # the horizon that learning rates are chosen at

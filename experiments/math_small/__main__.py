@@ -28,7 +28,7 @@ from ttcnet.evaluate import wilson
 from ttcnet.insertable import check_gain
 from ttcnet.locking import owned
 from ttcnet.options import usable
-from ttcnet.records import write_json
+from ttcnet.writing import write_json
 
 from .tasks import TASKS, grade
 

@@ -31,8 +31,9 @@ import typer
 from ttcnet.errors import complaints
 from ttcnet.locking import owned
 from ttcnet.options import usable
-from ttcnet.records import cut_log, write_json
+from ttcnet.reading import cut_log
 from ttcnet.tasks.sudoku.settings import ARCHITECTURES, OF_INSERTED, TrainConfig
+from ttcnet.writing import write_json
 
 if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
     from ttcnet.tasks.sudoku import Boards

@@ -10,18 +10,18 @@ import torch
 from typer.testing import CliRunner
 
 from benchmarks.__main__ import app as published
-from ttcnet.bench import commands as command
+from benchmarks.tables import decoding, speed_table
 from ttcnet.bench import measure as measuring
 from ttcnet.bench import peers, sweeps
-from ttcnet.bench.commands import app
 from ttcnet.bench.decode import measure_decoding
-from ttcnet.testing.errors import cast, differentiate, fill, relative_errors, weights
 from ttcnet.bench.measure import Outcome, Point, measure_here
 from ttcnet.bench.providers import PROVIDERS, why_not
-from ttcnet.testing.regimes import draw
 from ttcnet.bench.results import line, parse, read, stamp, write
 from ttcnet.bench.sweeps import SWEEPS, History, expand
-from benchmarks.tables import decoding, speed_table
+from ttcnet.cli import bench as command
+from ttcnet.cli.bench import app
+from ttcnet.testing.errors import cast, differentiate, fill, relative_errors, weights
+from ttcnet.testing.regimes import draw
 
 RUNNER = CliRunner()
 FINE = Outcome("ok", 1.0, 4.0, 3.9, 4.1, 9, 12.0, 1e-7, 1e-6, 0.5)
@@ -85,7 +85,9 @@ def test_what_cannot_be_measured_or_written_is_answered_before_it_is_tried(monke
         assert "out must be a file" in words(RUNNER.invoke(app, [name, "--device", "cpu", "--out", str(tmp_path)]))
     for wrong in (["decode", "--new", "5"], ["decode", "--repeats", "0"], ["layer", "--width", "10"]):
         assert RUNNER.invoke(app, [*wrong, "--device", "cpu"]).exit_code == 2
-    assert "results must be a file" in words(RUNNER.invoke(published, ["figure", "--results", str(tmp_path / "none.csv")]))
+    assert "results must be a file" in words(
+        RUNNER.invoke(published, ["figure", "--results", str(tmp_path / "none.csv")])
+    )
 
 
 def test_the_sweeps_are_those_of_the_paper_and_of_language_models():

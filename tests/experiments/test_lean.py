@@ -9,7 +9,7 @@ import torch
 from experiments.math_small.lean import Lean, micro_batches
 from tests.train.tiny import model, sums, tokenizer
 from ttcnet import adapter
-from ttcnet.records import rows
+from ttcnet.reading import rows
 from ttcnet.train import sft
 from ttcnet.train.examples import Example, prepare
 from ttcnet.train.settings import FineTuning

@@ -10,7 +10,7 @@ import pytest
 import ttcnet.adapter as adapter
 from tests.train.conftest import ADAPTER
 from tests.train.tiny import model, sums, tokenizer
-from ttcnet.records import rows
+from ttcnet.reading import rows
 from ttcnet.train import kept, sft
 from ttcnet.train.examples import prepare
 from ttcnet.train.settings import settings, values_of

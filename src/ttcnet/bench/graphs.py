@@ -14,8 +14,9 @@ from functools import cache
 import torch
 
 from ttcnet.testing.errors import cast
-from .providers import PROVIDERS
 from ttcnet.testing.regimes import draw
+
+from .providers import PROVIDERS
 
 CANDIDATES = ("plan", "symplectic")
 LARGEST = 1024 * 128  # problems x steps: beyond, the host's share is small, and so is what a graph can save

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from ttcnet.models import TTCNetConfig, TTCNetForCausalLM
-from ttcnet.nn import TTCLayer, mixers
 
 
 @dataclass(frozen=True)

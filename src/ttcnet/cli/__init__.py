@@ -60,8 +60,10 @@ def env(json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = F
             say(f"  {name:<{width}}  {value}")
 
 
-@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def bench(context: typer.Context) -> None:
+@app.command(
+    "bench", add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)
+def measure(context: typer.Context) -> None:
     """Measure planning and its rivals: time, memory and error."""
     from .bench import app as benchmarks
 

@@ -9,6 +9,7 @@ import torch
 
 from benchmarks.regimes import REGIMES, draw
 from tests.lqr.problems import random_problem
+from tests.raising import raises
 from ttcnet.lqr import LQR, plan, solve
 
 HORIZONS = (1, 2, 3, 8, 31, 64)
@@ -51,9 +52,9 @@ def test_symplectic_says_when_it_is_past_its_limit(regime):
         solution = solve(problem, "symplectic")
     assert warned[0].filename == __file__  # it points at the call
     assert solution.residual(problem).max() > 1e-7
-    with pytest.raises(ValueError, match=r'symplectic iteration broke down: use method="riccati"'):
+    with raises("inaccurate", "solution"):
         solve(draw(regime).unroll(64), "symplectic")
-    with pytest.raises(ValueError, match=r'A must be invertible at every step for method="symplectic"'):
+    with raises("inaccurate", "A"):
         solve(draw("singular").unroll(2), "symplectic")
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from ttcnet.cli import app
 from ttcnet.names import ADAPTER, PEFT, check_model, is_path, loading
-from ttcnet.records import is_file
+from ttcnet.reading import is_file
 
 COMMANDS = [
     "sft --data {data} --out {out}",

@@ -20,7 +20,8 @@ def calls():
     for path in sorted((ROOT / "src" / "ttcnet").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("fail", "checks.fail"):
-                field, code = node.args[0], node.args[4] if len(node.args) > 4 else None
+                given = {keyword.arg: keyword.value for keyword in node.keywords}
+                field, code = node.args[0], node.args[4] if len(node.args) > 4 else given.get("code")
                 parts = [part.value if isinstance(part, ast.Constant) else None for part in (field, code)]
                 found.append((f"{path.relative_to(ROOT)}:{node.lineno}", *parts))
     return found

@@ -18,7 +18,7 @@ from ttcnet.evaluate.models import ttc_layers
 from ttcnet.evaluate.store import Store
 from ttcnet.evaluate.trajectories import Question, generated, questions, trajectories, written
 from ttcnet.lqr import solve
-from ttcnet.records import Row, rows
+from ttcnet.reading import Row, rows
 from ttcnet.tasks.math import Problem
 
 STEPS = ((1, 0), (0, 1), (1, 1))

@@ -13,7 +13,7 @@ from ttcnet.cli import app
 from ttcnet.evaluate.likelihood import batches, likelihoods, log_likelihoods
 from ttcnet.evaluate.means import average, ratio
 from ttcnet.models import TTCNetConfig, TTCNetForCausalLM
-from ttcnet.records import rows
+from ttcnet.reading import rows
 from ttcnet.train.examples import IGNORED, Example, prepare
 
 

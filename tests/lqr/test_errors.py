@@ -87,14 +87,14 @@ def test_values_of_a_problem(change, error):
 
 def test_a_problem_without_a_minimum():
     problem = LQR(**{**GOOD, "Q": GOOD["Q"] - 50 * torch.eye(3)})
-    with raises("overflow", "solution", "NaN"):
+    with raises("not-positive", "solution", r"NaN .* in problem \(0,\)"):
         solve(problem)
 
 
 def test_a_problem_that_overflows():
     problem = LQR(**{name: x.float() for name, x in GOOD.items()})
     problem = replace(problem, A=problem.A * 1e15)
-    with raises("overflow", "solution", "use a wider one, a shorter horizon"):
+    with raises("overflow", "solution"):
         solve(problem)
 
 

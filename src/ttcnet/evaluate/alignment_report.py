@@ -15,7 +15,7 @@ from ttcnet.console import tell
 from ttcnet.environment import circumstances
 from ttcnet.errors import fail, not_finite
 from ttcnet.extras import require
-from ttcnet.records import rows
+from ttcnet.reading import rows
 from ttcnet.writing import replacing
 
 from .alignment import similarity, summary

@@ -34,7 +34,7 @@ def alignment(
     from ttcnet.errors import complaints
     from ttcnet.extras import require
     from ttcnet.names import check_model
-    from ttcnet.records import check_output, check_picture, write_json
+    from ttcnet.writing import check_output, check_picture, write_json
 
     with complaints():
         check_model(model, adapter)

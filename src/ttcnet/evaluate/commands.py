@@ -14,7 +14,7 @@ from ttcnet.errors import complaints, fail
 from ttcnet.locking import owned
 from ttcnet.names import check_model
 from ttcnet.options import Device, Trust, numbers, usable
-from ttcnet.records import check_folder
+from ttcnet.writing import check_folder
 
 from .likelihood_command import likelihood
 from .lm_command import lm

@@ -22,11 +22,12 @@ from lm_eval.utils import handle_non_serializable, make_table
 from ttcnet.console import tell
 from ttcnet.environment import circumstances, commit
 from ttcnet.errors import check_integer, fail, is_complaint
-from ttcnet.files import is_first_process
 from ttcnet.locking import owned
 from ttcnet.models.loading import check_files
 from ttcnet.names import loading, reason
-from ttcnet.records import read_json, write_json, write_lines
+from ttcnet.processes import is_first_process
+from ttcnet.reading import check_settings, read_json
+from ttcnet.writing import write_json, write_lines
 
 from .journal import Journal
 from .lm_model import TTCNetLM
@@ -209,10 +210,7 @@ def _check_settings(settings: Harness, model: TTCNetLM, out: Path) -> None:
     now = _plain(asdict(settings) | facts)
     remedy = "Restore it, or choose another folder."
     before = read_json(out / SETTINGS, remedy) if any(out.glob("answers-*.jsonl")) else now
-    if before != now:
-        changed = {name: (before.get(name), value) for name, value in now.items() if before.get(name) != value}
-        remedy = "Give the settings that it was started with, or choose another folder."
-        fail("settings", f"must be those of the evaluation in {out}", f"(then, now): {changed}", remedy)
+    check_settings(out, before, now, "evaluation")
     if is_first_process():
         write_json(out / SETTINGS, now)
 

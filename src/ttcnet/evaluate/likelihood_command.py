@@ -37,8 +37,9 @@ def likelihood(
         from ttcnet.console import say, tell
         from ttcnet.extras import require
         from ttcnet.names import check_model
-        from ttcnet.records import check_output, rows
+        from ttcnet.reading import rows
         from ttcnet.train.examples import check_examples, prepare
+        from ttcnet.writing import check_output
 
         steps = numbers("horizon", horizon) or (None,)
         check_model(model, adapter)
@@ -64,7 +65,7 @@ def likelihood(
             say(f"{label}log-likelihood of a token {each.per_token}, of a solution {each.per_solution}")
         if out is not None:
             from ttcnet.environment import circumstances
-            from ttcnet.records import write_json
+            from ttcnet.writing import write_json
 
             figures = {"data": data, "results": [each.to_dict() for each in results]}
             write_json(out, engine.facts() | figures | circumstances())

@@ -49,7 +49,7 @@ def lm(
     from ttcnet.errors import complaints
     from ttcnet.extras import require
     from ttcnet.names import check_model
-    from ttcnet.records import check_folder
+    from ttcnet.writing import check_folder
 
     with complaints():
         check_model(model, adapter)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ttcnet.errors import fail
-from ttcnet.records import is_unicode
+from ttcnet.reading import is_unicode
 from ttcnet.tasks import countdown
 from ttcnet.tasks.math import Graders, Problem, Verdict, conversation
 from ttcnet.tasks.math.benchmarks import digest

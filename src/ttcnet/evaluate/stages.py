@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ttcnet.environment import circumstances
 from ttcnet.errors import fail
-from ttcnet.records import write_csv, write_json
 from ttcnet.tasks.math import Benchmark, Graders, Problem, system_prompt
+from ttcnet.writing import write_csv, write_json
 
 from .engine import Engine
 from .run import Plan, missing

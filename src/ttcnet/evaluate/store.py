@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ttcnet.errors import fail
-from ttcnet.records import check_fields, read_json, rows, write_json, write_lines
+from ttcnet.reading import check_fields, check_settings, read_json, rows
 from ttcnet.tasks.math import Problem
+from ttcnet.writing import write_json, write_lines
 
 from .engine import FAILED
 
@@ -49,7 +50,7 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         kept = folder / SETTINGS
         if kept.exists():
-            _compare(read_json(kept, REMEDY), settings, folder)
+            check_settings(folder, read_json(kept, REMEDY), settings, "evaluation")
         elif rank == 0:
             write_lines(folder / PROBLEMS, map(asdict, problems))
             write_json(kept, settings)
@@ -122,13 +123,6 @@ def problems_of(folder: Path) -> dict[int, Problem]:
             value = f"none for problem {line['problem']}, which has an answer"
             fail(str(folder / PROBLEMS), "must hold all problems", value, REMEDY)
     return found
-
-
-def _compare(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
-    changed = {name: (before.get(name), now.get(name)) for name in before | now if before.get(name) != now.get(name)}
-    if changed:
-        remedy = "Give the settings that it was started with, or choose another folder."
-        fail("settings", f"must be those of the evaluation in {folder}", f"(then, now): {changed}", remedy)
 
 
 def _mend(file: Path) -> None:

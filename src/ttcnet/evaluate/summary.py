@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ttcnet.console import foreign
 from ttcnet.environment import circumstances
-from ttcnet.records import write_json
+from ttcnet.writing import write_json
 
 from .engine import CUT, FAILED
 from .statistics import bootstrap, pass_at_k, wilson

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ttcnet.errors import fail
 from ttcnet.nn import TTCLayer
-from ttcnet.records import Row
+from ttcnet.reading import Row
 from ttcnet.tasks.math import conversation as put
 from ttcnet.train.examples import conversation, prompt
 

@@ -31,8 +31,7 @@ def make_command(
     """Make puzzles with solutions: problem, solution and answer for ttcnet sft; numbers and target for grading."""
     from ttcnet.console import say
     from ttcnet.errors import complaints, fail, whole_number
-    from ttcnet.records import check_output, write_lines
-    from ttcnet.writing import is_stream
+    from ttcnet.writing import check_output, is_stream, write_lines
 
     from .generator import Difficulty, make
     from .text import row

@@ -12,7 +12,7 @@ from ttcnet.console import say, tell
 from ttcnet.errors import complaints, fail
 from ttcnet.extras import require
 from ttcnet.options import Device, numbers, usable
-from ttcnet.records import check_output
+from ttcnet.writing import check_output
 
 from .loading import load
 from .making import generate, rate, rated
@@ -97,7 +97,7 @@ def train_command(
         tell(f"{len(boards):,} boards. Loading torch ...")
         require("transformers", "models", "ttcnet sudoku")
         from ttcnet.bars import Bar
-        from ttcnet.files import is_first_process
+        from ttcnet.processes import is_first_process
 
         from .training import join_job, leave_job, train
 
@@ -226,7 +226,7 @@ def probe_command(
 def _write(out: Path, model: Path | None, found: dict[str, Any]) -> None:
     """Results, with what made them."""
     from ttcnet.environment import circumstances
-    from ttcnet.records import write_json
+    from ttcnet.writing import write_json
 
     which = {"model": "shipped" if model is None else str(model)}
     write_json(out, which | found | circumstances())

@@ -9,7 +9,7 @@ import typer
 
 from ttcnet.console import say
 from ttcnet.errors import complaints, fail, whole_number
-from ttcnet.records import check_output
+from ttcnet.writing import check_output
 
 if TYPE_CHECKING:
     from .data import Boards
@@ -46,7 +46,7 @@ def rate(
     out: Annotated[Path | None, typer.Option(help="CSV for puzzle,guesses, a line for every board.")] = None,
 ) -> None:
     """How hard boards are: the guesses that an exact solver needs, the mean over 100 random orders."""
-    from ttcnet.records import write_bytes
+    from ttcnet.writing import write_bytes
 
     from .data import read
     from .grid import format  # noqa: A004

@@ -10,7 +10,7 @@ import typer
 from ttcnet.console import say
 from ttcnet.errors import complaints
 from ttcnet.options import Device
-from ttcnet.records import check_picture
+from ttcnet.writing import check_picture
 
 from .loading import load
 

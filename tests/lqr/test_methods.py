@@ -7,6 +7,7 @@ import scipy.sparse
 import scipy.sparse.linalg
 import torch
 
+from tests.raising import raises
 from ttcnet.lqr import LQR, plan, solve
 from ttcnet.testing.problems import random_problem
 from ttcnet.testing.regimes import REGIMES, draw
@@ -51,9 +52,9 @@ def test_symplectic_says_when_it_is_past_its_limit(regime):
         solution = solve(problem, "symplectic")
     assert warned[0].filename == __file__  # it points at the call
     assert solution.residual(problem).max() > 1e-7
-    with pytest.raises(ValueError, match=r'symplectic iteration broke down: use method="riccati"'):
+    with raises("inaccurate", "solution"):
         solve(draw(regime).unroll(64), "symplectic")
-    with pytest.raises(ValueError, match=r'A must be invertible at every step for method="symplectic"'):
+    with raises("inaccurate", "A"):
         solve(draw("singular").unroll(2), "symplectic")
 
 

@@ -58,7 +58,7 @@ def method_runs(
     engine: Engine, task: Task, examples: list[Example], out: Path, settings: ScalingConfig
 ) -> list[MethodRun]:
     if settings.horizon is not None and not engine.plans:
-        remedy = "Leave it out. A server plans as far as it was told to at its start; see docs/serving.md."
+        remedy = "Leave it out. A server plans as far as it was told to at its start."
         fail("horizon", "must not be given: there are no TTC layers here to set it", settings.horizon, remedy)
     if settings.methods == ("horizon",) and not engine.plans:
         remedy = "Compare other methods, or run `ttcnet eval math` for the accuracy alone."

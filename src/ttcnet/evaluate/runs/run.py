@@ -98,7 +98,7 @@ def read_examples(task: Task, limit: int | None = None) -> list[Example]:
 def check(engine: Engine, config: RunConfig) -> None:
     """Fail if the engine cannot do what is asked."""
     if not engine.plans and config.horizons != (None,):
-        remedy = "Leave it out. A server plans as far as it was told to at its start; see docs/serving.md."
+        remedy = "Leave it out. A server plans as far as it was told to at its start."
         fail("horizon", "must not be given: there are no TTC layers here to set it", config.horizons, remedy)
     engine.check([config.ask(Key(example.number, 0, None)) for example in config.examples], config.max_tokens)
 

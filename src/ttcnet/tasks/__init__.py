@@ -5,7 +5,7 @@
     task.prompt(examples[0])                  # what a model is asked
     task.grade(examples[0], "...").right      # what its answer is worth
 
-Every task implements the protocol `Task`; docs/tasks.md shows how to add one.
+Every task implements the protocol `Task`. The page "Add a task" of the documentation shows how to write one.
 """
 
 from .registry import NAMES, find

@@ -38,7 +38,7 @@ def find(name: str, data: Path | None = None) -> Task:
     path = Path(name)
     if not path.is_file():
         remedy = f"Pass a file with problem and answer in every line, or a name: {', '.join(NAMES)}."
-        fail("benchmark", "must be a known name or a file", repr(name), remedy, FileNotFoundError)
+        fail("benchmark", "must be a known name or a file", repr(name), remedy, "not-found")
     if path.suffix == ".py":
         return _own(path)
     return _sudoku(path) if path.name.endswith((".csv", ".csv.gz")) else JsonLines(path)
@@ -53,6 +53,6 @@ def _own(path: Path) -> Task:
     spec.loader.exec_module(module)
     task = getattr(module, "task", None)
     if not isinstance(task, Task):
-        remedy = "Write `task = YourTask()` at its end; see docs/tasks.md."
-        fail("benchmark", "must define `task`, a ttcnet.tasks.Task", str(path), remedy)
+        remedy = "Write `task = YourTask()` at its end, of a subclass of ttcnet.tasks.Task."
+        fail("benchmark", "must define `task`, a ttcnet.tasks.Task", str(path), remedy, "bad-task")
     return task

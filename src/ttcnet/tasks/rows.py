@@ -37,9 +37,10 @@ def examples_of(
     if faults:
         more = f"; and {len(faults) - SHOWN:,} more" if len(faults) > SHOWN else ""
         remedy = "Correct these rows or take them out of the data."
-        fail("data", "must have a problem and an answer in every row", "; ".join(faults[:SHOWN]) + more, remedy)
+        rule = "must have a problem and an answer in every row"
+        fail("data", rule, "; ".join(faults[:SHOWN]) + more, remedy, "bad-data")
     if not examples:
-        fail("data", "must have at least one row", source, "Check the file.")
+        fail("data", "must have at least one row", source, "Check the file.", "no-data")
     return examples
 
 

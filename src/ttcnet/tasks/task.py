@@ -1,6 +1,6 @@
 """What a task is: examples, the prompt that asks them, grades for answers, and metrics over grades.
 
-`ttcnet.evaluate` knows this protocol and no task. docs/tasks.md shows how to add one.
+`ttcnet.evaluate` knows this protocol and no task. The page "Add a task" of the documentation has a whole one.
 """
 
 from __future__ import annotations

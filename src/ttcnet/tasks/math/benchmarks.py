@@ -45,7 +45,7 @@ class Benchmark(Task):
             if (data / file).is_file():
                 return replace(self, source=str(data / file), config=None)
         remedy = "Put it there, or leave out the folder to take it from the Hub."
-        fail("data", f"must hold {' or '.join(self.files)}", str(data), remedy, FileNotFoundError)
+        fail("data", f"must hold {' or '.join(self.files)}", str(data), remedy, "not-found")
 
     def examples(self) -> list[Example]:
         options = {} if self.config is None else {"name": self.config}

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ttcnet.errors import fail
-from ttcnet.evaluate import wilson
+from ttcnet.tasks.statistics import wilson
 
 BANDS = ((0, 0), (1, 3), (4, 9), (10, 29), (30, None), (10, None))  # of ratings; the last is the two before it together
 

@@ -12,7 +12,7 @@ from benchmarks.errors import NAMES, cast, differentiate, rounded
 from benchmarks.regimes import COSTS, REGIMES, draw, with_costs
 from ttcnet.lqr import ModulatedLQR
 from ttcnet.lqr.problem import Family
-from ttcnet.lqr.recursion import backward, forward
+from ttcnet.lqr.reference import backward, forward
 
 SHAPES = [(1, 1), (5, 1), (5, 3), (3, 5), (16, 16), (16, 7), (33, 20), (64, 64)]
 HORIZONS = (1, 2, 8, 17, 40, 300)

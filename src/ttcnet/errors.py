@@ -85,7 +85,7 @@ class TTCNetError(Exception):
     """What `fail` raises, together with a built-in exception: a TTCNetValueError is a ValueError too.
 
     Attributes:
-        code: one of `CODES`; docs/troubleshooting.md explains them all.
+        code: one of `CODES`; the documentation explains them all.
         field: what is wrong.
         rule: what it must be.
         value: what it is.

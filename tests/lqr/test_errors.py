@@ -6,10 +6,10 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from benchmarks.regimes import draw
-from tests.lqr.problems import random_problem
 from tests.raising import raises
 from ttcnet.lqr import LQR, ModulatedLQR, plan, solve
+from ttcnet.testing.problems import random_problem
+from ttcnet.testing.regimes import draw
 
 GOOD = vars(random_problem((2,), 4, 3, 2, affine=True))
 FAMILY = draw("trained", tokens=2, heads=2, n=3, m=2)

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from benchmarks.regimes import draw
-from tests.lqr.problems import random_problem
 from tests.raising import raises
 from ttcnet.lqr import LQR, ModulatedLQR, plan, solve
+from ttcnet.testing.problems import random_problem
+from ttcnet.testing.regimes import draw
 
 FIELDS = ("A", "B", "Q", "R", "h0", "r")
 METHODS = [("riccati", False), ("riccati", True), ("kkt", True), ("kkt", False), ("symplectic", True)]

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from benchmarks.errors import NAMES, cast, differentiate, relative_errors, weights
-from benchmarks.regimes import REGIMES, draw
 from tests.raising import raises
 from ttcnet.lqr import ModulatedLQR, backends, solve
 from ttcnet.lqr import plan as plan_with
+from ttcnet.testing.errors import NAMES, cast, differentiate, relative_errors, weights
+from ttcnet.testing.regimes import REGIMES, draw
 
 SHAPES = [(1, 1), (5, 3), (3, 5), (16, 16), (2, 1)]
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.func import grad, hessian, jacfwd, jacrev, vmap
 
-from benchmarks.errors import NAMES
-from benchmarks.regimes import draw
 from tests.raising import raises
 from ttcnet.lqr import ModulatedLQR, plan, solve
+from ttcnet.testing.errors import NAMES
+from ttcnet.testing.regimes import draw
 
 BACKENDS = ["reference", "fused"]
 

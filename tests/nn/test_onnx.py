@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch.export import Dim
 
-from benchmarks.errors import cast
-from benchmarks.regimes import draw
 from tests.raising import raises
 from ttcnet.lqr import plan
 from ttcnet.lqr.problem import Family
 from ttcnet.lqr.traceable import first_actions
 from ttcnet.nn import TTCLayer
+from ttcnet.testing.errors import cast
+from ttcnet.testing.regimes import draw
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.errors import cast
-from tests.lqr.bar import beyond, by
 from tests.raising import raises
 from ttcnet.lqr import plan
 from ttcnet.nn import TTCLayer
 from ttcnet.nn.context import CONTEXTS, DECAYS, GROWTH
+from ttcnet.testing.errors import cast
+from ttcnet.testing.tolerance import beyond, by
 
 
 @pytest.fixture(params=CONTEXTS)

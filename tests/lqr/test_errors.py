@@ -10,7 +10,7 @@ from benchmarks.regimes import draw
 from tests.lqr.problems import random_problem
 from ttcnet.lqr import LQR, ModulatedLQR, plan, solve
 
-GOOD = vars(random_problem((2,), 4, 3, 2, affine=True))
+GOOD = random_problem((2,), 4, 3, 2, affine=True).given()
 FAMILY = draw("trained", tokens=2, heads=2, n=3, m=2)
 
 
@@ -196,7 +196,7 @@ def test_a_backend_that_cannot_run_says_why():
 
 def test_sizes_of_nothing():
     with pytest.raises(ValueError, match=r"B must have a state and an action; got \(2, 4, 3, 0\). Use n >= 1"):
-        LQR(**{**GOOD, "B": GOOD["B"][..., :0], "R": GOOD["R"][..., :0, :0], "r": None})
+        LQR(**{**GOOD, "B": GOOD["B"][..., :0], "R": GOOD["R"][..., :0, :0], "r": None, "N": None})
     with pytest.raises(ValueError, match=r"a and r_inv must have a state and an action; got n = 3, m = 0"):
         replace(FAMILY, r_inv=FAMILY.r_inv[..., :0], B=FAMILY.B[..., :0], decay_B=FAMILY.decay_B[..., :0])
 

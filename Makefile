@@ -11,7 +11,7 @@ PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-versio
 # packages come without bytecode, to install faster; without this every process would compile what it imports anew
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-machines lint types format docs notebooks bench bench-gpu clean
+.PHONY: demo test test-machines lint types format docs notebooks tables bench bench-gpu clean
 
 demo: $(VENV)/demo.installed
 	$(BIN)/ttcnet sudoku demo
@@ -42,14 +42,18 @@ notebooks: $(VENV)/test.installed
 	$(PIP) --editable '.[notebooks]'
 	$(BIN)/python notebooks/run.py
 
+# write the tables of README.md and docs/ from the files of results
+tables: $(VENV)/test.installed
+	$(BIN)/python -m docs.tables
+
 bench: $(VENV)/test.installed
 	$(BIN)/python -m benchmarks lqr --out benchmarks/results/lqr-cpu.csv
-	$(BIN)/python -m benchmarks tables
+	$(BIN)/python -m docs.tables
 
 bench-gpu: $(VENV)/test.installed
 	$(BIN)/python -m benchmarks lqr --device cuda --sweep all --limit 12 --out benchmarks/results/lqr-gpu.csv
 	$(BIN)/python -m benchmarks figure
-	$(BIN)/python -m benchmarks tables
+	$(BIN)/python -m docs.tables
 
 clean:
 	rm -rf $(VENV) demo bench site

@@ -29,7 +29,6 @@ from .providers import OURS, PEERS, PROVIDERS, installed, why_not
 from .regimes import REGIMES
 from .results import Row, line, parse, resume, stamp, write
 from .sweeps import SWEEPS, History, expand
-from .tables import update
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 ROOT = Path(__file__).resolve().parent.parent
@@ -201,19 +200,6 @@ def parameters() -> None:
     from .layer import parameter_rows
 
     write(parameter_rows(), RESULTS / "parameters.csv")
-
-
-@app.command()
-def tables(
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail if a table is out of date.")] = False,
-) -> None:
-    """Write the tables of README.md and docs/ anew from the files in benchmarks/results."""
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    stale = [name for page in pages for name in update(page, RESULTS, write=not check)]
-    if check and stale:
-        say(f"Out of date: {', '.join(stale)}. Run: python -m benchmarks tables", err=True)
-        raise typer.Exit(1)
-    say(f"Rewritten: {', '.join(stale)}" if stale else "All tables are up to date.")
 
 
 @app.command()

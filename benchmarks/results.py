@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ttcnet.environment import commit, machine, versions
-from ttcnet.records import write_csv
-from ttcnet.writing import is_stream
+from ttcnet.writing import is_stream, write_csv
 
 from .measure import Outcome, Point
 

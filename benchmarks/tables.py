@@ -1,29 +1,13 @@
-"""Tables for people, generated from what the benchmarks and recipes wrote.
-
-A table stands in a Markdown file between `<!-- table: NAME -->` and `<!-- end -->`. It is one of the VIEWS, a setting
-of the Sudoku recipe (sudoku-strict, say), sudoku-looped or sudoku-horizons, of the small run of mathematics (see
-`math_small`), of LQR in a token (see `lqr_in_a_token`) or of where planning pays (see `where_planning_pays`), or else
-results/NAME.csv as it is.
-"""
+"""Tables of speed for people: one of the VIEWS, layer-gpu, decode-gpu, or else results/NAME.csv as it is."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from ttcnet.records import write_text
-
-from .lqr_in_a_token import token_table
-from .math_small import math_small_table
 from .results import Row, read, sweep_of
-from .sudoku import horizons_table, looped_table, sudoku_table
-from .where_planning_pays import pays_table
-
-RUNS = Path(__file__).parent.parent / "results"  # what recipes wrote
-BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
 
 
 class View(NamedTuple):
@@ -37,40 +21,12 @@ class View(NamedTuple):
     size: str = "problems"
 
 
-def update(document: Path, results: Path, write: bool) -> list[str]:
-    """Names of the tables that differ from their results; they are rewritten if `write`."""
-    text, stale = document.read_text(), []
-
-    def fresh(block: re.Match[str]) -> str:
-        body = table(block["name"], results)
-        if body != block["body"]:
-            stale.append(block["name"])
-        return block[1] + body + block[4]
-
-    new = BLOCK.sub(fresh, text)
-    if write and stale:
-        write_text(document, new)
-    return stale
-
-
-def table(name: str, results: Path) -> str:
+def speed_table(name: str, results: Path) -> str:
     """The text of the table of that name."""
     if name == "layer-gpu":
         return training_steps(read(results / "layer-gpu.csv"))
     if name == "decode-gpu":
         return decoding(read(results / "decode-gpu.csv"))
-    if name == "sudoku-looped":
-        return looped_table(RUNS / "sudoku" / "looped")
-    if name == "sudoku-horizons":
-        return horizons_table(RUNS / "sudoku" / "shipped" / "horizons.json")
-    if name.startswith("sudoku-"):
-        return sudoku_table(RUNS / "sudoku" / name.removeprefix("sudoku-"))
-    if name.startswith("lqr-in-a-token-"):
-        return token_table(name.removeprefix("lqr-in-a-token-"), RUNS / "lqr-in-a-token")
-    if name.startswith("where-planning-pays-"):
-        return pays_table(name.removeprefix("where-planning-pays-"), RUNS / "where-planning-pays")
-    if name.startswith("math-small-"):
-        return math_small_table(name.removeprefix("math-small-"), RUNS / "math-small")
     if name not in VIEWS:
         return plain(read(results / f"{name}.csv"))
     view = VIEWS[name]

@@ -1,7 +1,7 @@
 """What the site needs beyond MkDocs. The pages in docs/ are written for a reader of the repository; for the site,
 
 notebooks      become pages, their outputs included
-other files    that pages link to (recipes, results, source) become pages too, so that no link leads outside
+other files    that pages link to (experiments, source) become pages too, so that no link leads outside
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from benchmarks.providers import PROVIDERS, why_not
 from benchmarks.regimes import draw
 from benchmarks.results import line, parse, read, stamp, write
 from benchmarks.sweeps import SWEEPS, History, expand
-from benchmarks.tables import decoding, update
+from benchmarks.tables import decoding, speed_table
 
 RUNNER = CliRunner()
 FINE = Outcome("ok", 1.0, 4.0, 3.9, 4.1, 9, 12.0, 1e-7, 1e-6, 0.5)
@@ -247,19 +247,15 @@ def test_the_figure_is_drawn_from_the_results(swept):
 
 
 def test_tables_are_views_of_one_file(swept):
-    document = swept / "page.md"
-    names = ["lqr-gpu", "lqr-gpu-llm", "lqr-gpu-decode"]
-    document.write_text("".join(f"<!-- table: {name} -->\n<!-- end -->\n" for name in names))
-    assert update(document, swept, write=True) == names
-    targets, llm, decode = document.read_text().split("<!-- end -->\n")[:3]
-    assert targets.count("\n| ") == 1 + len(SWEEPS["targets"])
+    targets, llm, decode = (speed_table(name, swept) for name in ("lqr-gpu", "lqr-gpu-llm", "lqr-gpu-decode"))
+    assert sum(line.startswith("| ") for line in targets.splitlines()) == 1 + len(SWEEPS["targets"])
     assert "| tokens | T | `plan` | `symplectic` | `kkt` |" in llm
     assert "\n| 16384 | 32 |" in llm
     assert "out of memory at" in llm
     assert "\n| 64 | 128 | 1 ms / 0.5 ms <br> 1e-07 | 1 ms / - <br> 1e-07 |" in decode
     write([row for row in read(swept / "lqr-gpu.csv") if row["sweep"] != "llm"], swept / "lqr-gpu.csv")
     with pytest.raises(ValueError, match="must have lines of the sweep 'llm'"):
-        update(document, swept, write=False)
+        speed_table("lqr-gpu-llm", swept)
 
 
 def test_decoding_is_measured_with_and_without_ttc():

@@ -1,5 +1,6 @@
 """What is written is there whole or not at all, with the user's permissions; no device or pipe is replaced by it."""
 
+import csv
 import json
 import os
 import stat
@@ -11,7 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from ttcnet import files, records, writing
+from ttcnet import tensor_file, writing
 from ttcnet.cli import app
 
 
@@ -71,8 +72,8 @@ def test_links_are_followed(tmp_path):
     link.symlink_to("elsewhere/target.json")
     dangling.symlink_to("elsewhere/new.json")
     for path in (link, dangling):
-        records.check_output("out", path)
-        records.write_text(path, "new")
+        writing.check_output("out", path)
+        writing.write_text(path, "new")
         assert path.is_symlink()
     assert target.read_text() == (tmp_path / "elsewhere/new.json").read_text() == "new"
     assert sorted(path.name for path in tmp_path.rglob("*")) == [
@@ -90,8 +91,8 @@ def test_a_device_stays_a_device(tmp_path):
         device.unlink(missing_ok=True)
         device.symlink_to("/dev/null")
     before = os.stat(device)
-    records.check_output("out", device)
-    records.write_json(device, {"step": 1})
+    writing.check_output("out", device)
+    writing.write_json(device, {"step": 1})
     result = CliRunner().invoke(app, ["countdown", "make", "--out", str(device), "--count", "2", "--numbers", "2"])
     assert result.exit_code == 0, result.output
     after = os.stat(device)
@@ -105,7 +106,7 @@ def test_a_pipe_is_written_to(tmp_path):
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
     reader.start()
-    records.write_csv(pipe, [{"a": "1"}])
+    writing.write_csv(pipe, [{"a": "1"}])
     reader.join(10)
     assert read == [b"a\r\n1\r\n"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
@@ -116,7 +117,7 @@ def test_a_pipe_is_written_to(tmp_path):
 def test_stdout_goes_on_where_it_is(name, into, tmp_path):
     """Redirected to a file too, which must neither be replaced nor written from its beginning."""
     code = (
-        "from pathlib import Path; from ttcnet.records import check_output, write_text; print('before');"
+        "from pathlib import Path; from ttcnet.writing import check_output, write_text; print('before');"
         f"path = Path({name!r}); check_output('out', path); write_text(path, 'content\\n'); print('after')"
     )
     if into == "a pipe":
@@ -137,15 +138,15 @@ def test_results_can_go_to_stdout(tmp_path):
 
 def test_what_cannot_be_written_to_is_told_beforehand(tmp_path):
     with pytest.raises(OSError, match=r"out must be a file that can be written; got .*which is a folder"):
-        records.check_output("out", tmp_path)
+        writing.check_output("out", tmp_path)
 
 
 def test_files_have_the_permissions_that_the_umask_gives(tmp_path, mask):
-    files.save(tmp_path / "weights.safetensors", {"a": torch.zeros(2)}, {})
-    records.write_text(tmp_path / "text.json", "{}")
+    tensor_file.save(tmp_path / "weights.safetensors", {"a": torch.zeros(2)}, {})
+    writing.write_text(tmp_path / "text.json", "{}")
     assert permissions(tmp_path / "weights.safetensors") == permissions(tmp_path / "text.json") == 0o640
     (tmp_path / "text.json").chmod(0o604)
-    records.write_text(tmp_path / "text.json", "[]")
+    writing.write_text(tmp_path / "text.json", "[]")
     assert permissions(tmp_path / "text.json") == 0o604, "those of the file that was there"
 
 
@@ -175,3 +176,39 @@ def test_leftovers_go_and_nothing_else(tmp_path):
         path.touch()
     writing.clear(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted(kept)
+
+
+def test_two_processes_that_write_the_same_file_do_not_stumble_over_each_other(tmp_path, monkeypatch):
+    """As when the last two processes of an evaluation end at the same time, and both write its summary."""
+    replace, file = os.replace, tmp_path / "summary.json"
+
+    def meanwhile(source, target):
+        monkeypatch.setattr(os, "replace", replace)
+        writing.write_text(file, "the other's")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", meanwhile)
+    writing.write_text(file, "ours")
+    assert file.read_text() == "ours"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):
+    file = tmp_path / "log.jsonl"
+    writing.write_lines(file, [{"step": 1}])
+
+    def full(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="no space left"):
+        writing.write_lines(file, [{"step": 2}])
+    assert file.read_text() == '{"step": 1}\n'
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_tables_come_back_as_they_were(tmp_path):
+    rows = [{"name": "a, b", "value": "1\n2"}, {"name": "é", "value": ""}]
+    writing.write_csv(tmp_path / "rows.csv", rows)
+    with (tmp_path / "rows.csv").open(newline="", encoding="utf-8") as file:
+        assert list(csv.DictReader(file)) == rows

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,6 @@ import torch
 
 from . import __version__
 from .lqr import backends
-from .records import command
 
 PACKAGES = ("torch", "triton", "numba", "transformers", "numpy")
 
@@ -47,6 +48,12 @@ def commit() -> str:
     except (OSError, subprocess.CalledProcessError):
         return ""
     return revision + ("+changes" if changed else "")
+
+
+def command(program: str = "ttcnet") -> str:
+    """The command that made something, without the folders of one machine alone."""
+    words = (Path(word).name if os.path.isabs(word) else word for word in sys.argv[1:])
+    return f"{program} {shlex.join(words)}"
 
 
 def circumstances(*packages: str, program: str = "ttcnet") -> dict[str, Any]:

@@ -1,24 +1,141 @@
-"""The one way in which ttcnet complains. Imports nothing, so that light modules can use it."""
+"""The one way in which ttcnet raises errors. Imports nothing heavy, so that light modules can use it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 
-def fail(field: str, rule: str, value: object, remedy: str, error: type[Exception] = ValueError) -> NoReturn:
-    """Raise `error` with a message that gives field, rule, value and remedy."""
-    raise error(f"{field} {rule}; got {value}. {remedy}")
+class Code(NamedTuple):
+    """What an error's code stands for: the built-in exception that the error is as well, and a meaning."""
+
+    error: type[Exception]
+    meaning: str
+
+
+CODES = {
+    # arguments
+    "value": Code(ValueError, "a value breaks the rule that the message states"),
+    "type": Code(TypeError, "a value is of the wrong kind"),
+    "unknown-name": Code(ValueError, "a name is none of those that the message lists"),
+    "unknown-field": Code(ValueError, "a setting or an option does not exist"),
+    "too-small": Code(ValueError, "a number is too small"),
+    "too-large": Code(ValueError, "a number is too large"),
+    "out-of-range": Code(ValueError, "a number lies outside its range"),
+    "format": Code(ValueError, "a text is not written as it must be"),
+    "missing": Code(ValueError, "an argument or a setting must be given"),
+    "conflict": Code(ValueError, "two arguments or settings do not fit together"),
+    # tensors and control problems
+    "shape": Code(ValueError, "an array has another shape"),
+    "dtype": Code(TypeError, "an array has another dtype"),
+    "device": Code(ValueError, "a tensor or a device is not where it must be"),
+    "not-finite": Code(ValueError, "an input holds NaN or infinity"),
+    "negative": Code(ValueError, "an input holds a negative number"),
+    "not-symmetric": Code(ValueError, "a matrix of a cost is not symmetric"),
+    "not-positive": Code(ValueError, "a matrix of a cost is not positive (semi-)definite"),
+    "overflow": Code(ValueError, "a solution outgrew its dtype"),
+    "inaccurate": Code(ValueError, "a solution lost its digits"),
+    "backend": Code(RuntimeError, "the backend cannot run here"),
+    "no-derivative": Code(RuntimeError, "this derivative does not exist"),
+    "not-traceable": Code(RuntimeError, "torch.jit.trace cannot record this"),
+    # models and layers
+    "no-layers": Code(ValueError, "the model has no TTC or inserted layers"),
+    "has-layers": Code(ValueError, "the model has such layers already"),
+    "unsupported-model": Code(TypeError, "the model is of a class that is not supported, wrapped or changed"),
+    "offloaded": Code(ValueError, "weights of the model are not in memory"),
+    "too-long": Code(ValueError, "a text has more tokens than the model takes"),
+    "cache": Code(ValueError, "a cache of another model, or one that cannot be used so"),
+    "stateful": Code(ValueError, "a stateful mixer cannot do this"),
+    "context": Code(ValueError, "weights were trained with another context"),
+    "weights": Code(ValueError, "weights do not fit the model"),
+    "base": Code(ValueError, "an adapter was made for another base model"),
+    "peft": Code(ValueError, "PEFT cannot do this with inserted layers"),
+    "no-model": Code(ValueError, "there is no whole model, tokenizer or adapter there"),
+    "remote-code": Code(ValueError, "a model brings code of its own"),
+    "bad-output": Code(ValueError, "a model gives NaN or infinity"),
+    "diverged": Code(ValueError, "training gives NaN or infinity"),
+    # files and runs
+    "not-found": Code(FileNotFoundError, "a file or a folder is not there"),
+    "not-a-folder": Code(NotADirectoryError, "a file is where a folder belongs"),
+    "exists": Code(FileExistsError, "a file is there already"),
+    "not-readable": Code(OSError, "a file cannot be read"),
+    "not-writable": Code(OSError, "a file or a folder cannot be written"),
+    "in-use": Code(BlockingIOError, "another command is using the folder"),
+    "damaged": Code(ValueError, "a file is damaged, or ttcnet did not write it"),
+    "bad-data": Code(ValueError, "a row or a file of data cannot be used"),
+    "no-data": Code(ValueError, "no data is left"),
+    "settings-changed": Code(ValueError, "a run is resumed with other settings"),
+    "data-changed": Code(ValueError, "a run is resumed with other data"),
+    "bad-task": Code(ValueError, "a task cannot be loaded or asked"),
+    # the rest of the machine
+    "memory": Code(MemoryError, "there is not enough memory"),
+    "package": Code(ImportError, "a package is missing, or has the wrong version"),
+    "server": Code(ConnectionError, "a server does not answer"),
+    "port": Code(OSError, "a port is in use"),
+    "failed": Code(RuntimeError, "a search or a program came to no result"),
+    # puzzles
+    "bad-board": Code(ValueError, "a board of Sudoku breaks a rule"),
+}
+
+
+class TTCNetError(Exception):
+    """What `fail` raises, together with a built-in exception: a TTCNetValueError is a ValueError too.
+
+    Attributes:
+        code: one of `CODES`; docs/troubleshooting.md explains them all.
+        field: what is wrong.
+        rule: what it must be.
+        value: what it is.
+        remedy: what to do.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        code: str = "value",
+        field: str = "",
+        rule: str = "",
+        value: object = None,
+        remedy: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.code, self.field, self.rule, self.value, self.remedy = code, field, rule, value, remedy
+
+
+def _classes() -> dict[type[Exception], type[TTCNetError]]:
+    """A class for each built-in exception, in this module under its name, where pickle finds it."""
+    made: dict[type[Exception], type[TTCNetError]] = {}
+    for error in {code.error for code in CODES.values()} | {IsADirectoryError, PermissionError, NotImplementedError}:
+        name = f"TTCNet{error.__name__}"
+        made[error] = globals()[name] = type(name, (TTCNetError, error), {"__module__": __name__, "__doc__": None})
+    return made
+
+
+_CLASSES = _classes()
+
+
+def fail(
+    field: str, rule: str, value: object, remedy: str, error: type[Exception] | None = None, *, code: str | None = None
+) -> NoReturn:
+    """Raise the TTCNetError of a code, with a message that gives field, rule, value and remedy.
+
+    The code says which built-in exception the error is as well; `error` names a more special one.
+    """
+    if code is None:
+        bases = (error or ValueError).__mro__
+        code = next(name for base in bases for name, known in CODES.items() if known.error is base)
+    kind = next(_CLASSES[base] for base in (error or CODES[code].error).__mro__ if base in _CLASSES)
+    raise kind(f"{field} {rule}; got {value}. {remedy} [{code}]", code, field, rule, value, remedy)
 
 
 def check_integer(field: str, value: object, least: int, remedy: str) -> int:
     """`value`, if it is an integer of `least` or more; True and False are none."""
     if isinstance(value, bool) or not isinstance(value, int):
-        fail(field, "must be an integer", repr(value), remedy, TypeError)
+        fail(field, "must be an integer", repr(value), remedy, code="type")
     if value < least:
-        fail(field, f"must be {least} or more", value, remedy)
+        fail(field, f"must be {least} or more", value, remedy, code="too-small")
     return value
 
 
@@ -30,15 +147,12 @@ def whole_number(text: str) -> int | None:
 def not_finite(where: str) -> NoReturn:
     """Raise because a model's numbers are none, for the sample that `where` names."""
     remedy = "Its weights are damaged, or overflow in this dtype."
-    fail("model", "must give finite scores", f"NaN or infinity for {where}", remedy)
+    fail("model", "must give finite scores", f"NaN or infinity for {where}", remedy, code="bad-output")
 
 
 def is_complaint(error: BaseException) -> bool:
     """Whether `fail` raised it: a sentence for the user, who needs no traceback."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and trace.tb_frame.f_code is fail.__code__
+    return isinstance(error, TTCNetError)
 
 
 def _is_of_memory(error: Exception) -> bool:
@@ -49,7 +163,9 @@ def _is_of_memory(error: Exception) -> bool:
 
 
 def _sentence(error: Exception) -> str:
-    """What the operating system says, without its number."""
+    """What an error says; of the operating system's, without their numbers."""
+    if isinstance(error, TTCNetError):
+        return str(error)
     if _is_of_memory(error):
         said = str(error).partition("\n")[0].rstrip(".") or "none is left"
         return f"There is not enough memory: {said}. Ask for less, or take a larger machine."

@@ -3,17 +3,24 @@ permissions that the user's umask gives. Imports nothing heavy."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import os
 import re
 import secrets
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+from .errors import fail
+
+PICTURES = (".png", ".pdf", ".svg")
 _UNFINISHED = re.compile(r"\.[0-9a-f]{8}\.tmp\..+")
 
 
@@ -107,3 +114,60 @@ def _pour(source: Path, path: Path) -> None:
         each.flush()
     with source.open("rb") as content, open(path if number is None else os.dup(number), "wb") as stream:
         shutil.copyfileobj(content, stream)
+
+
+def check_output(field: str, path: Path | None) -> None:
+    """Fail, before there is anything to lose, if no file can be written there. Its folder is made."""
+    if path is None:
+        return
+    if is_stream(path):
+        if not os.access(path, os.W_OK):
+            fail(field, "must be a file that can be written", f"{path}, which is not", "Name another file.", OSError)
+        return
+    folder = Path(os.path.realpath(path)).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    if path.is_dir() or not os.access(folder, os.W_OK):
+        value = f"{path}, which is a folder" if path.is_dir() else f"{path} in a folder that is read-only"
+        fail(field, "must be a file that can be written", value, "Name another file.", OSError)
+
+
+def check_folder(field: str, path: Path) -> None:
+    """Likewise, for a folder, which is not made yet."""
+    there = next(each for each in (path, *path.absolute().parents) if each.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        value = f"{path}, where {there} is {'read-only' if there.is_dir() else 'a file'}"
+        fail(field, "must be a folder that can be written", value, "Name another.", OSError)
+
+
+def check_picture(field: str, path: Path) -> None:
+    """Likewise, for a picture."""
+    if path.suffix not in PICTURES:
+        fail(field, f"must end in {' or '.join(PICTURES)}", path, "Name a file of one of these kinds.")
+    check_output(field, path)
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    """One JSON object a line."""
+    write_text(path, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """The fields of the first row are the columns."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    with replacing(path) as new:
+        new.write_bytes(content)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 import ttcnet.adapter as adapter
-from ttcnet import files
+from ttcnet import tensor_file
 from ttcnet.adapter.storage import FILE
 
 from .bases import BASELINES, FAMILIES, awake, base, config, tokens, wake
@@ -68,9 +68,9 @@ def test_what_was_saved_before_there_was_a_choice_of_context(kind, tmp_path, cap
     model = awake(insert=kind, context="head")
     adapter.save(model, tmp_path / "alone")
     model.save_pretrained(tmp_path / "whole")
-    tensors, facts = files.load(tmp_path / "alone" / FILE)
+    tensors, facts = tensor_file.load(tmp_path / "alone" / FILE)
     del facts["adapter"]["context"]
-    files.save(tmp_path / "alone" / FILE, tensors, facts)
+    tensor_file.save(tmp_path / "alone" / FILE, tensors, facts)
     whole = json.loads((tmp_path / "whole" / "config.json").read_text())
     del whole["ttc_adapter"]["context"]
     (tmp_path / "whole" / "config.json").write_text(json.dumps(whole))
@@ -126,7 +126,7 @@ def test_saving_again_replaces_the_file_at_once(tmp_path):
     model = awake()
     adapter.save(model, tmp_path)
     good = (tmp_path / FILE).read_bytes()
-    with patch("ttcnet.files.os.replace", side_effect=OSError("no space")), pytest.raises(OSError, match="no space"):
+    with patch("ttcnet.writing.os.replace", side_effect=OSError("no space")), pytest.raises(OSError, match="no space"):
         adapter.save(wake(awake(horizon=2)), tmp_path)
     assert (tmp_path / FILE).read_bytes() == good
 
@@ -267,12 +267,12 @@ def refused(model, folder, message, error=ValueError, **options):
 
 def rewritten(folder, change):
     """The file with its tensors and facts changed; the digest as it should be."""
-    from ttcnet import files
+    from ttcnet import tensor_file
 
-    tensors, facts = files.load(folder / FILE)
+    tensors, facts = tensor_file.load(folder / FILE)
     change(tensors, facts)
-    facts["digest"] = files.digest(tensors)
-    files.save(folder / FILE, tensors, facts)
+    facts["digest"] = tensor_file.digest(tensors)
+    tensor_file.save(folder / FILE, tensors, facts)
 
 
 @pytest.mark.parametrize("kept", [0, 4, 200, 5000])

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from tests.data.made import problems, read, rows, write
 from tests.fake_server import answer, serving
 from tests.train import tiny
-from ttcnet import records
+from ttcnet import reading
 from ttcnet.cli import app
 from ttcnet.data import folder as folders
 from ttcnet.data.run import run
@@ -190,7 +190,7 @@ def test_sft_trains_on_the_result(tmp_path):
 
     source = Source(str(tiny.sums(tmp_path / "sums.jsonl")))
     result = run(Settings(str(tmp_path / "run"), [source]))
-    examples = prepare(records.rows(str(result)), tiny.tokenizer())
+    examples = prepare(reading.rows(str(result)), tiny.tokenizer())
     assert len(examples.kept) == 40
     values = dict(model="tiny", data=str(result), out=str(tmp_path / "sft"), adapter="none", steps=1, batch=4)
     sft.fine_tune(of_sft(values | dict(bf16=False)), tiny.model(), tiny.tokenizer())

@@ -7,7 +7,7 @@ from torch.distributed.fsdp import fully_shard
 
 import ttcnet.adapter as adapter
 from tests.train.tiny import model
-from ttcnet import files
+from ttcnet import tensor_file
 from ttcnet.train.state import gather, scatter
 
 
@@ -41,14 +41,14 @@ def main(folder, train, rank, world):
     adapter.save(net, folder / "adapter")
     tensors, facts = gather(net, optimizer)
     if rank == 0:
-        files.save(folder / "state.safetensors", tensors, facts)
+        tensor_file.save(folder / "state.safetensors", tensors, facts)
     if train == "all":
         weights = get_model_state_dict(net, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
         if rank == 0:
             net.save_pretrained(folder / "model", state_dict=weights)
     dist.barrier()
     net, optimizer = build(train, shard=True)
-    scatter(net, optimizer, *files.load(folder / "state.safetensors"), "the checkpoint")
+    scatter(net, optimizer, *tensor_file.load(folder / "state.safetensors"), "the checkpoint")
     steps(net, optimizer, 20, 25, rank, world)
     adapter.save(net, folder / "later")
     dist.barrier()

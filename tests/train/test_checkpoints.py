@@ -153,7 +153,7 @@ def test_a_full_disk_is_told(make, monkeypatch, tmp_path):
     def full(*_, **__):
         raise SafetensorError("I/O error: No space left on device")
 
-    monkeypatch.setattr("ttcnet.files.save_file", full)
+    monkeypatch.setattr("ttcnet.tensor_file.save_file", full)
     with pytest.raises(OSError, match=r"state.safetensors must be writable; got .*No space left.* Make room"):
         sft.fine_tune(make(), model(), tokenizer())
     assert not fine_tuner.checkpoints(tmp_path / "run")

@@ -7,7 +7,7 @@ import pytest
 from tokenizers import normalizers
 
 from tests.train.tiny import CHAT, WORDS, model, sums, tokenizer
-from ttcnet.records import Row, count, rows
+from ttcnet.reading import Row, count, rows
 from ttcnet.train.examples import IGNORED, check_examples, conversation, prepare, prompt, tokenize
 
 PAIR = {"problem": "1 + 2 = ?", "solution": "the answer is 3"}

@@ -1,4 +1,4 @@
-"""ttcnet sft with recipes/fsdp2.yaml, as accelerate and Trainer carry it out, by two processes.
+"""ttcnet sft with experiments/math/fsdp2.yaml, as accelerate and Trainer carry it out, by two processes.
 
 On the CPU accelerate takes DDP for FSDP without a word. Two patches have it do what it does on GPUs: it is told that
 this is FSDP, and torch is told which devices there are.
@@ -25,7 +25,7 @@ from ttcnet.train import sft
 from ttcnet.train.record import RESULTS as RESULT
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of trl, datasets and transformers
-RECIPE = yaml.safe_load((Path(__file__).parents[2] / "recipes/fsdp2.yaml").read_text())
+RECIPE = yaml.safe_load((Path(__file__).parents[2] / "experiments/math/fsdp2.yaml").read_text())
 RESULTS = {"all": ["model/model"], "lora": ["adapter/ttc_adapter", "adapter/adapter_model"]}
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.train.conftest import run_settings
 from tests.train.tiny import model, sums, tokenizer
+from ttcnet.processes import PATIENCE
 from ttcnet.train import fine_tuner, sft
-from ttcnet.train.shared import PATIENCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of trl, datasets and transformers
 OPTIONS = dict(batch=8, device_batch=2, train="inserted")

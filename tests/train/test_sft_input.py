@@ -10,7 +10,7 @@ import pytest
 import ttcnet.adapter as adapter
 from tests.train.conftest import ADAPTER
 from tests.train.tiny import model, sums, tokenizer
-from ttcnet.records import rows
+from ttcnet.reading import rows
 from ttcnet.train import kept, sft
 from ttcnet.train.examples import prepare
 from ttcnet.train.settings import settings, values_of
@@ -148,7 +148,7 @@ def test_settings_from_a_file(tmp_path):
         values_of(tmp_path / "nope.toml")
 
 
-RECIPES = [path for path in (Path(__file__).parents[2] / "recipes/math").glob("*.toml") if path.stem != "common"]
+RECIPES = [path for path in (Path(__file__).parents[2] / "experiments/math").glob("*.toml") if path.stem != "common"]
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

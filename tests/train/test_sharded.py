@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 import ttcnet.adapter as adapter
 from tests.train.sharded_run import build, main, steps
 from tests.train.tiny import model
-from ttcnet import files
+from ttcnet import tensor_file
 from ttcnet.train.state import gather, scatter
 
 
@@ -53,9 +53,9 @@ def test_two_processes_train_and_save_as_one(train, tmp_path):
     # what two processes saved, two and one go on from
     steps(alone, optimizer, 20, 25)
     again, memory = build(train, shard=False)
-    scatter(again, memory, *files.load(tmp_path / "state.safetensors"), "the checkpoint")
+    scatter(again, memory, *tensor_file.load(tmp_path / "state.safetensors"), "the checkpoint")
     steps(again, memory, 20, 25)
-    later, _ = files.load(tmp_path / "later" / "ttc_adapter.safetensors")
+    later, _ = tensor_file.load(tmp_path / "later" / "ttc_adapter.safetensors")
     assert worst(later, inserted(alone)) < 1e-5
     assert worst(inserted(again), inserted(alone)) < 1e-5
 

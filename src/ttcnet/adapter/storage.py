@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ttcnet import __version__, files
+from ttcnet import __version__, processes, tensor_file
 from ttcnet.errors import fail
 from ttcnet.models.hub import write_card
 from ttcnet.names import ADAPTER as FILE
-from ttcnet.records import write_text
+from ttcnet.writing import write_text
 
 from .card import adapter_card
 from .config import TTCAdapterConfig
@@ -42,17 +42,17 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     """
     config = config_of(model)
     tensors = {
-        f"layers.{insertion.place}.inserted.{name}": files.whole(value)
+        f"layers.{insertion.place}.inserted.{name}": processes.whole(value)
         for insertion in insertions_of(model)
         for name, value in insertion.state_dict().items()
     }
-    if not files.is_first_process():
+    if not processes.is_first_process():
         return
     adapter, layers, base = config.adapter, config.num_hidden_layers, base_of(config)
     remedy = "Merge what was added to the inserted layers, with PEFT's merge_and_unload, say."
     _check_names("the inserted layers", tensors, _expected(adapter, config.hidden_size, layers), remedy)
-    facts = {"ttcnet": __version__, "adapter": adapter.to_dict(), "base": base, "digest": files.digest(tensors)}
-    files.save(Path(folder) / FILE, tensors, facts)
+    facts = {"ttcnet": __version__, "adapter": adapter.to_dict(), "base": base, "digest": tensor_file.digest(tensors)}
+    tensor_file.save(Path(folder) / FILE, tensors, facts)
     _write_config(outermost(model), folder)
     outermost(model).base_model.unsaved = False
     write_card(adapter_card(adapter, layers, base), folder)
@@ -72,10 +72,10 @@ def load(base_model: Model, folder: str | os.PathLike[str], *, any_base: bool = 
     path = Path(folder) / FILE
     if not path.is_file():
         fail("folder", f"must hold {FILE}", str(folder), "Pass a folder that ttcnet.adapter.save has written to.")
-    tensors, facts = files.load(path)
+    tensors, facts = tensor_file.load(path)
     kinds = (("adapter", dict), ("base", dict), ("digest", str))
     whole = all(isinstance(facts.get(name), kind) for name, kind in kinds)
-    if not whole or files.digest(tensors) != facts["digest"]:
+    if not whole or tensor_file.digest(tensors) != facts["digest"]:
         fail(str(path), "must hold what was saved", "other contents", "The file is damaged: fetch or save it again.")
     config = TTCAdapterConfig.from_dict(facts["adapter"], str(path))
     family = check(base_model, config)

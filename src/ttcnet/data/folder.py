@@ -19,8 +19,8 @@ from typing import IO, Any, NamedTuple
 from rich.progress import Progress
 
 from ttcnet.errors import fail
-from ttcnet.records import check_fields, read_json, rows, write_json
-from ttcnet.writing import replacing
+from ttcnet.reading import check_fields, read_json, rows
+from ttcnet.writing import replacing, write_json
 
 from .settings import fixed
 

@@ -157,7 +157,7 @@ def fixed(stage: Any) -> dict[str, Any]:
 def settings(path: Path, out: str | None = None) -> Settings:
     """A run from a TOML file; `out` goes before what the file says."""
     if not path.is_file():
-        remedy = "Name a TOML file; recipes/data has some."
+        remedy = "Name a TOML file; experiments/math/data has some."
         fail("settings", "must be a file", f"{str(path)!r}, which is none", remedy, FileNotFoundError)
     try:
         values = tomllib.loads(path.read_text("utf-8"))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ttcnet.errors import fail, whole_number
-from ttcnet.records import Row, is_unicode, rows
+from ttcnet.reading import Row, is_unicode, rows
 from ttcnet.tasks.math.stated import HASHES, stated
 from ttcnet.train.examples import ANSWERS as SOLUTIONS
 from ttcnet.train.examples import PROMPTS as PROBLEMS

@@ -17,7 +17,7 @@ from typing import Any
 
 from ttcnet.endpoint import Endpoint, Failed, Request
 from ttcnet.errors import fail
-from ttcnet.records import check_fields
+from ttcnet.reading import check_fields
 from ttcnet.tasks.math import verdict
 from ttcnet.tasks.math.prompts import COT
 

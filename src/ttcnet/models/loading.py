@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ttcnet.errors import fail
 from ttcnet.names import REMEDY, RULE, loading
-from ttcnet.records import read_json
+from ttcnet.reading import read_json
 
 FILES = ("config.json", "generation_config.json", "tokenizer_config.json")
 SHOWN = 3  # weights that a message names

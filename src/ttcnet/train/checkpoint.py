@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ttcnet.errors import fail
-from ttcnet.files import facts, load, save
+from ttcnet.tensor_file import facts, load, save
 
 __all__ = ["facts", "load", "random_states", "restore", "restore_random", "save", "state_of"]
 

@@ -73,7 +73,7 @@ def sft(
     from ttcnet.errors import complaints, fail
     from ttcnet.extras import require
     from ttcnet.names import check_model
-    from ttcnet.records import is_file, rows
+    from ttcnet.reading import is_file, rows
 
     from .settings import settings as made
 
@@ -85,7 +85,7 @@ def sft(
         tell("Starting transformers and TRL ...")
         for package in ("trl", "datasets", "transformers"):
             require(package, "sft", "ttcnet sft")
-        from ttcnet.files import is_first_process
+        from ttcnet.processes import is_first_process
 
         from .record import RESULTS
         from .sft import fine_tune

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from jinja2 import TemplateError
 
 from ttcnet.errors import fail
-from ttcnet.records import Row, is_unicode
+from ttcnet.reading import Row, is_unicode
 
 PROMPTS, ANSWERS = ("prompt", "problem", "question"), ("solution", "completion", "response")
 ROLES = ("system", "user", "assistant", "tool")

@@ -22,9 +22,9 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from ttcnet import adapter
 from ttcnet.errors import check_integer, fail
-from ttcnet.files import facts, load, save
 from ttcnet.nn.horizon import Sampler
-from ttcnet.records import check_fields
+from ttcnet.reading import check_fields
+from ttcnet.tensor_file import facts, load, save
 from ttcnet.writing import put
 
 from .schedule import UNDECAYED, set_apart, warm_up_and_cosine

@@ -15,10 +15,10 @@ from rich.console import Console
 
 from ttcnet.bars import Bar
 from ttcnet.errors import fail
-from ttcnet.files import is_first_process
 from ttcnet.names import reason
-from ttcnet.records import count, read_json, rows, write_json
-from ttcnet.writing import clear, replacing
+from ttcnet.processes import is_first_process
+from ttcnet.reading import count, read_json, rows
+from ttcnet.writing import clear, replacing, write_json
 
 from .examples import Example, Examples, prepare
 from .settings import FineTuning

@@ -8,7 +8,7 @@ from typing import Any
 
 from ttcnet.errors import fail
 from ttcnet.insertable import CONTEXTS
-from ttcnet.records import read_json
+from ttcnet.reading import read_json
 
 from .fine_tuner import checkpoints
 from .settings import FineTuning

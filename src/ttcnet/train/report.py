@@ -13,8 +13,8 @@ from transformers import TrainerCallback
 
 from ttcnet.bars import Bar
 from ttcnet.errors import fail
-from ttcnet.files import is_first_process
-from ttcnet.records import cut_log
+from ttcnet.processes import is_first_process
+from ttcnet.reading import cut_log
 
 
 class Report(TrainerCallback):  # type: ignore[misc, unused-ignore]

@@ -23,13 +23,13 @@ from ttcnet.attention import avoid_cudnn
 from ttcnet.console import tell
 from ttcnet.environment import circumstances
 from ttcnet.errors import fail
-from ttcnet.files import is_first_process, writing
 from ttcnet.insertable import plans
 from ttcnet.locking import owned
 from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.nn.horizon import parse
-from ttcnet.records import write_json
-from ttcnet.writing import put, temporary
+from ttcnet.processes import check_shared, is_first_process
+from ttcnet.tensor_file import writing
+from ttcnet.writing import put, temporary, write_json
 
 from .examples import Examples, check_examples
 from .fine_tuner import FineTuner, Horizons, last_checkpoint
@@ -37,7 +37,6 @@ from .kept import examples_of
 from .record import CONTENTS, RESULTS, begun, checked
 from .report import Report
 from .settings import FineTuning
-from .shared import check_shared
 from .stopping import Stopper
 
 LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -62,7 +61,7 @@ def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None, *, t
 def _fine_tune(config: FineTuning, model: Any, tokenizer: Any, stopper: Stopper, trust_remote_code: bool) -> Any:
     out = Path(config.out)
     options = _options(config)
-    check_shared(out, options.device)
+    check_shared(out)
     record = checked(config, out, tell)
     avoid_cudnn()
     if tokenizer is None:

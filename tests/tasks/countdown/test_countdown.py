@@ -13,7 +13,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from ttcnet.cli import app
-from ttcnet.records import rows
+from ttcnet.reading import rows
 from ttcnet.tasks.countdown import Difficulty, grade, make, row, solutions, solve
 from ttcnet.tasks.countdown.expressions import read
 from ttcnet.train.examples import conversation

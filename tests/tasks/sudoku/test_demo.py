@@ -52,7 +52,7 @@ def test_the_shipped_model_is_small_and_leaves_random_numbers_alone():
 
 
 def test_the_shipped_model_is_the_run_that_its_card_names():
-    run = Path(__file__).parents[3] / "results/sudoku/best/ttc-0"
+    run = Path(__file__).parents[3] / "experiments/sudoku/results/best/ttc-0"
     config, metrics = (json.loads((run / f"{name}.json").read_text()) for name in ("config", "metrics"))
     card = " ".join((FOLDER / "README.md").read_text().split())
     assert f"{config['steps']:,} steps of {config['batch']} boards" in card

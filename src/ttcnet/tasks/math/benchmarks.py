@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ttcnet.errors import fail
-from ttcnet.records import Row, rows
+from ttcnet.reading import Row, rows
 from ttcnet.tasks.countdown.grading import is_puzzle
 
 SHOWN = 5  # faults that a message names

@@ -13,10 +13,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from ttcnet.errors import fail
-from ttcnet.files import digest
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.nn.context import BASES
-from ttcnet.records import check_fields
+from ttcnet.reading import check_fields
+from ttcnet.tensor_file import digest
 from ttcnet.train import checkpoint
 from ttcnet.train.schedule import UNDECAYED, warm_up_and_cosine
 

@@ -19,9 +19,9 @@ from ttcnet.console import tell
 from ttcnet.errors import fail
 from ttcnet.locking import owned
 from ttcnet.models import TTCNetForCellClassification
-from ttcnet.records import cut_log, write_json
+from ttcnet.reading import cut_log
 from ttcnet.train.stopping import STATUS, on_sigterm
-from ttcnet.writing import put, temporary
+from ttcnet.writing import put, temporary, write_json
 
 from .data import Boards
 from .settings import TrainConfig

@@ -1,0 +1,225 @@
+"""Training and judging of `lqr_in_a_token`: all seeds and learning rates of a task and an arm, as one stacked model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, stack_module_state, vmap
+
+from experiments.lqr_in_a_token.arms import HORIZONS, UNDECAYED, Reader, layer_of
+from experiments.lqr_in_a_token.tokens import UNSTABLE, Tokens, tokens
+from ttcnet.bars import Bar
+from ttcnet.errors import fail
+from ttcnet.locking import owned
+from ttcnet.nn.horizon import parse
+from ttcnet.reading import read_json
+from ttcnet.train.schedule import warm_up_and_cosine
+from ttcnet.writing import replacing, write_json
+
+TEST_HORIZONS = (1, 2, 4, 8, 16, 32)
+OWN = 8  # the horizon that learning rates are chosen at
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of a run."""
+
+    task: str
+    arm: str
+    steps: int = 4000
+    batch: int = 256
+    pool: int = 524_288  # tokens that are trained on
+    judged: int = 8192  # tokens of validation, of test, and held out
+    seeds: int = 5
+    rates: tuple[float, ...] = (3e-3, 1e-2, 2e-2)
+    weight_decay: float = 0.1
+    horizon: str = "pln:8,0.1,32"  # in training, where the arm does not say otherwise
+    width: int = 64
+    heads: int = 4
+    state_size: int = 16
+    rank: int = 16
+    first_seed: int = 0  # others than 0 to see whether something holds again
+
+
+class Run:
+    """Its members are models: seed by seed, and within a seed rate by rate."""
+
+    def __init__(self, settings: Settings, device: str = "cpu") -> None:
+        self.settings, self.device, self.step = settings, device, 0
+        self.pool = self._pool()
+        self.scale = self.pool.y.std(0)
+        size = {name: getattr(settings, name) for name in ("width", "heads", "state_size", "rank")}
+        members = []
+        self.seeds = range(settings.first_seed, settings.first_seed + settings.seeds)
+        for seed in self.seeds:
+            for _ in settings.rates:
+                torch.manual_seed(seed)
+                layer = self._layer(size)
+                reader = Reader(self.pool.x.shape[1], settings.width, self.pool.y.shape[1], layer)
+                members.append(reader.to(device))
+        self.parameters = sum(weight.numel() for weight in layer.parameters())
+        self.plans = not settings.arm.startswith("mlp")
+        stacked, _ = stack_module_state(members)
+        self.flat = torch.cat([x.detach().flatten(1) for x in stacked.values()], 1)  # (members, weights)
+        self.weights = self._named({name: x.shape[1:] for name, x in stacked.items()})
+        self.moments = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
+        spared = UNDECAYED.get(settings.arm, ())
+        self.decayed = {name for name, x in stacked.items() if x.ndim > 2 and name.rpartition(".")[2] not in spared}
+        decay = [torch.full_like(x[0].flatten(), name in self.decayed) for name, x in self.weights.items()]
+        self.decay = settings.weight_decay * torch.cat(decay)
+        self.rates = torch.tensor(settings.rates, device=device).repeat(settings.seeds)
+        self.horizons = parse(HORIZONS.get(settings.arm, settings.horizon), seed=0)
+        shape = members[0].to("meta")
+
+        def answer(weights: dict[str, Tensor], x: Tensor, horizon: int) -> Tensor:
+            return functional_call(shape, weights, (x, horizon))
+
+        def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor, horizon: int) -> Tensor:
+            return (answer(weights, x, horizon) - y).square().mean()
+
+        self.member, self.answer = answer, vmap(answer, in_dims=(0, None, None))
+        self.gradients = vmap(grad_and_value(loss), in_dims=(0, 0, 0, None))
+
+    def _pool(self) -> Tokens:
+        """The tokens that are trained on."""
+        return tokens(self.settings.task, self.settings.pool, seed=1000, device=self.device)
+
+    def _layer(self, size: dict[str, int]) -> nn.Module:
+        """The layer of a member, drawn with torch's own random numbers."""
+        return layer_of(self.settings.arm, **size)
+
+    def advance(self) -> Tensor:
+        """One step of training; the loss of every member."""
+        places = self._places()
+        x, y = self.pool.x[places], self.pool.y[places] / self.scale
+        grads, losses = self.gradients(self.weights, x, y, self.horizons.at(self.step))
+        self._descend(grads)
+        self.step += 1
+        return losses
+
+    def _places(self) -> Tensor:
+        """The tokens of this step, (members, batch): those of a seed are the same for all its rates."""
+        rows = []
+        for seed in self.seeds:
+            random = torch.Generator().manual_seed(1_000_000 * (seed + 1) + self.step)
+            rows.append(torch.randint(self.settings.pool, (self.settings.batch,), generator=random))
+        return torch.stack(rows).to(self.device).repeat_interleave(len(self.settings.rates), 0)
+
+    def _named(self, shapes: dict[str, torch.Size]) -> dict[str, Tensor]:
+        """The weights by their names: views, which change as the flat ones do."""
+        parts = self.flat.split([shape.numel() for shape in shapes.values()], 1)
+        return {name: part.unflatten(1, shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+
+    def _descend(self, grads: dict[str, Tensor]) -> None:
+        """AdamW, every member by itself."""
+        grad, (first, second), count = torch.cat([x.flatten(1) for x in grads.values()], 1), self.moments, self.step + 1
+        rates = (self.rates * warm_up_and_cosine(self.step, self.settings.steps, 1.0, 0.1, 0.05)).unsqueeze(1)
+        grad = grad / grad.norm(dim=1, keepdim=True).clamp_min(1)
+        first.lerp_(grad, 0.1)
+        second.lerp_(grad.square(), 0.05)
+        self.flat.mul_(1 - rates * self.decay)
+        self.flat.sub_(rates * (first / (1 - 0.9**count)) / ((second / (1 - 0.95**count)).sqrt() + 1e-8))
+
+    @torch.no_grad()
+    def judge(self, judged: Tokens, horizon: int, chosen: int | None = None) -> list[float]:
+        """The unexplained variance of every member, or of those with the chosen rate."""
+        weights = self.weights
+        if chosen is not None:
+            weights = {name: x[chosen :: len(self.settings.rates)].contiguous() for name, x in weights.items()}
+        answers = torch.cat([self.answer(weights, x, horizon) for x in judged.x.split(2048)], 1) * self.scale
+        errors = (answers - judged.y).square().mean((1, 2))
+        return (errors / (judged.y - judged.y.mean(0)).square().mean()).tolist()
+
+    def results(self) -> dict[str, Any]:
+        """The rate by validation tokens, and what its members do on test tokens and held out."""
+        settings = self.settings
+
+        def fresh(seed: int, **options: Any) -> Tokens:
+            return tokens(settings.task, settings.judged, seed, device=self.device, **options)
+
+        own = 1 if settings.arm == "one" else OWN
+        found = self.judge(fresh(1), own)
+        validation = {f"{rate:g}": found[place :: len(settings.rates)] for place, rate in enumerate(settings.rates)}
+        means = [mean(each) for each in validation.values()]
+        if all(value != value for value in means):
+            fail("rates", "must let a model learn", settings.rates, "Every rate ended in NaN: pass lower ones.")
+        chosen = means.index(min(value for value in means if value == value))
+        results = [
+            {"tokens": name, "horizon": horizon, "unexplained": self.judge(judged, horizon, chosen)}
+            for name, judged in (("test", fresh(2)), ("held out", fresh(3, stretch=UNSTABLE)))
+            for horizon in (TEST_HORIZONS if self.plans else (OWN,))
+        ]
+        rate = settings.rates[chosen]
+        return {"parameters": self.parameters, "validation": validation, "rate": rate, "results": results}
+
+    def save(self, file: Path) -> None:
+        kept = {"weights": self.flat, "first": self.moments[0], "second": self.moments[1]}
+        with replacing(file) as new:
+            save_file(kept, new, {"step": str(self.step)})
+
+    def load(self, file: Path) -> None:
+        """Resume where the run that saved this was."""
+        with safe_open(file, "pt", device=self.device) as kept:
+            self.step = int(kept.metadata()["step"])
+            for name, x in zip(("weights", "first", "second"), (self.flat, *self.moments), strict=True):
+                x.copy_(kept.get_tensor(name))
+
+
+def carry_out(
+    name: str,
+    settings: Settings,
+    folder: Path,
+    start: Callable[[Any, str], Any],
+    results: Callable[[Any], dict[str, Any]],
+    device: str,
+    about: Callable[[], dict[str, Any]],
+    every: int,
+    save_every: int,
+    otherwise: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Train, judge and write a run into its folder; or read what is written there.
+
+    Args:
+        start: makes the run, of its settings and device.
+        results: of the run at its end.
+        about: the circumstances to write beside them.
+        every: steps between two updates of the progress bar; `save_every`: between checkpoints.
+        otherwise: settings that older folders do not name.
+    """
+    config, metrics, kept = (folder / file for file in ("config.json", "metrics.json", "checkpoint.safetensors"))
+    wanted = asdict(settings) | {"rates": list(settings.rates)}
+    if config.exists():
+        before = (otherwise or {}) | read_json(config, f"Remove {folder}.")
+        for field in wanted:
+            if before.get(field) != wanted[field]:
+                remedy = f"Pass what it was made with, or remove {folder}."
+                fail(field, f"must be what {folder} was made with, {before.get(field)}", wanted[field], remedy)
+    if metrics.exists():
+        return read_json(metrics, f"Remove {folder}.")
+    with owned(folder):
+        write_json(config, wanted)
+        began, run = time.monotonic(), start(settings, device)
+        if kept.exists():
+            run.load(kept)
+        with Bar() as progress:
+            bar = progress.add_task(name, total=settings.steps, completed=run.step)
+            while run.step < settings.steps:
+                losses = run.advance()
+                if run.step % every == 0 or run.step == settings.steps:
+                    text = f"{name}: lowest loss {float(losses.min()):.3f}"
+                    progress.update(bar, completed=run.step, description=text)
+                if run.step % save_every == 0:
+                    run.save(kept)
+        found = {"run": name} | results(run) | {"seconds": round(time.monotonic() - began, 1)} | about()
+        write_json(metrics, found)
+        kept.unlink(missing_ok=True)
+    return found

@@ -1,0 +1,144 @@
+"""A run of experiments/math_small: trained, measured, and asked for its answers."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import typer
+from torch import nn
+
+from ttcnet import adapter
+from ttcnet.attention import avoid_cudnn
+from ttcnet.bars import Bar
+from ttcnet.environment import circumstances
+from ttcnet.errors import fail
+from ttcnet.evaluate.analysis.likelihood import answer_tokens, likelihoods
+from ttcnet.models.loading import causal_lm, tokenizer_of
+from ttcnet.train.settings import FineTuning
+from ttcnet.writing import replacing, write_json, write_text
+
+from .greedy_decoding import answers
+from .lean import Lean
+from .tasks import LIMITS, MAX_LENGTH, Benchmark, Task, load
+
+if TYPE_CHECKING:
+    from .__main__ import Run
+
+HORIZONS = (0, 1, 2, 4, 8, 16, 32, 64)
+FEW_HORIZONS = (8, 16)
+EVERY = 10  # steps between lines of a log
+STAGES = ("training", "likelihood", "answers")
+
+OF_THE_TABLES = {"context": "head"}  # they were made before there was a choice
+
+
+class Workshop:
+    """The base model and a task, from which runs are made."""
+
+    def __init__(
+        self, task: str, base: Path, data: Path | None, device: str, lr: float, inserted_lr: float | None,
+        epochs: float, most: float = math.inf,
+    ) -> None:  # fmt: skip
+        avoid_cudnn()
+        self.device, self.lr, self.inserted_lr, self.epochs = torch.device(device), lr, inserted_lr, epochs
+        self.name, self.most = base.name, most
+        self.tokenizer: Any = tokenizer_of(str(base))
+        if self.tokenizer.chat_template is None:
+            fail("base", "must have a chat template", base, "Take an instruct model, such as SmolLM2-135M-Instruct.")
+        self.base: Any = causal_lm(str(base), torch.float32)
+        nn.Module.to(self.base, self.device)
+        self.task: Task = load(task, data, self.tokenizer)
+        typer.echo(f"{task}: {self.task.train.report}")
+        own = self.base.generation_config.eos_token_id
+        self.ends = sorted({self.tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None})
+        if not set(self.ends) & set(self.task.train.kept[0].labels):
+            remedy = "Correct eos_token in tokenizer_config.json, or eos_token_id in generation_config.json."
+            fail("base", "must end its answers with its end-of-text token", self.ends, remedy)
+
+    def make(self, name: str, run: Run, folder: Path) -> None:
+        """Train, measure and answer. The folder gets config.json, log.jsonl, solutions.json, answers.jsonl.gz, and when
+        all of that is there measured.json."""
+        folder.mkdir(parents=True, exist_ok=True)
+        config = FineTuning(
+            model=self.name, data=self.task.data, out=name, adapter=run.adapter, horizon=run.horizon, lr=self.lr,
+            inserted_lr=None if run.adapter is None else self.inserted_lr, epochs=self.epochs,
+            max_length=MAX_LENGTH, bf16=self.device.type == "cuda", seed=run.seed or 0,
+            check_pointing=False, compiled=self.device.type == "cuda", log_every=EVERY,
+        )  # fmt: skip
+        write_json(folder / "config.json", {"task": self.task.name, "trained": run.seed is not None} | config.to_dict())
+        torch.manual_seed(config.seed)
+        model = copy.deepcopy(self.base)
+        if run.adapter is not None:
+            adapter.insert(model, adapter.TTCAdapterConfig.from_dict(OF_THE_TABLES | run.adapter))
+        inserted = 0 if run.adapter is None else sum(x.numel() for x in adapter.parameters(model).values())
+        size = sum(parameter.numel() for parameter in model.parameters())
+        clock = [time.monotonic()]
+        tokens = 0 if run.seed is None else self._train(name, model, config, folder)
+        clock.append(time.monotonic())
+        found = self._likelihoods(model.eval(), run, folder)
+        clock.append(time.monotonic())
+        nn.Module.to(model, torch.bfloat16 if self.device.type == "cuda" else torch.float32)
+        self._answer(model, run, folder)
+        clock.append(time.monotonic())
+        seconds = {what: end - begin for what, begin, end in zip(STAGES, clock, clock[1:], strict=False)}
+        facts = circumstances(program="python -m experiments.math_small")
+        sizes = {"parameters": size, "inserted": inserted, "tokens": tokens, "rows": len(self.task.train.kept)}
+        write_json(folder / "measured.json", {"run": name} | sizes | {"seconds": seconds, "likelihood": found} | facts)
+        values = ", ".join(f"{each['benchmark']} {each['per_token']['mean']:.4f}" for each in found[:2])
+        typer.echo(f"{name:16} log-likelihood a token {values}; {' + '.join(f'{s:.0f}' for s in seconds.values())} s")
+
+    def _train(self, name: str, model: Any, config: FineTuning, folder: Path) -> int:
+        lean = Lean(model, self.task.train.kept, config, config.compiled, self.most)
+        log = folder / "log.jsonl"
+        with Bar() as progress, log.open("w") as file:
+            bar = progress.add_task(name, total=lean.steps)
+
+            def news(values: dict[str, float]) -> None:
+                file.write(json.dumps(values) + "\n")
+                text = f"{name}: loss {values['loss']:.3f}, {values['tokens_per_second']:,.0f} tokens/s"
+                progress.update(bar, completed=int(values["step"]), description=text)
+
+            lean.train(EVERY, news)
+        return lean.tokens
+
+    def _likelihoods(self, model: Any, run: Run, folder: Path) -> list[dict[str, Any]]:
+        """Of all benchmarks. solutions.json gets those of each solution, at the horizon of the configuration."""
+        own = adapter.TTCAdapterConfig().horizon if run.plans else None
+        on_gpu, results, solutions = self.device.type == "cuda", list[dict[str, Any]](), dict[str, Any]()
+        for benchmark in self.task.benchmarks:
+            if not benchmark.solutions:
+                continue
+            with torch.autocast(self.device.type, torch.bfloat16, on_gpu):
+                size = 2**15 if on_gpu else 2**11
+                for found in likelihoods(model, benchmark.solutions, HORIZONS if run.plans else (None,), tokens=size):
+                    results.append({"benchmark": benchmark.name} | found.to_dict())
+                    if found.horizon == own:
+                        each = [round(value, 2) for value in found.each]
+                        solutions[benchmark.name] = {"tokens": answer_tokens(benchmark.solutions), "sums": each}
+        write_text(folder / "solutions.json", json.dumps(solutions) + "\n")
+        return results
+
+    def _answer(self, model: Any, run: Run, folder: Path) -> None:
+        horizons: Sequence[int | None] = (None,) if not run.plans else HORIZONS if run.sweep else FEW_HORIZONS
+        with replacing(folder / "answers.jsonl.gz") as new, gzip.open(new, "wt", encoding="utf-8") as file:
+            for steps in horizons:
+                if steps is not None:
+                    adapter.set_horizon(model, steps)
+                for benchmark in self.task.benchmarks:
+                    for row in self._answers(model, benchmark):
+                        file.write(json.dumps({"benchmark": benchmark.name, "horizon": steps} | row) + "\n")
+
+    def _answers(self, model: Any, benchmark: Benchmark) -> Iterator[dict[str, Any]]:
+        made = answers(model, benchmark.prompts, LIMITS[self.task.name], self.ends)
+        for row, answer in zip(benchmark.problems, made, strict=True):
+            kept = {name: row[name] for name in ("answer", "numbers", "target") if name in row}
+            text = self.tokenizer.decode(answer.tokens, skip_special_tokens=True)
+            yield kept | {"text": text, "tokens": len(answer.tokens), "ended": answer.ended}

@@ -1,0 +1,124 @@
+"""Where planning pays: policies that imitate planners whose horizon varies.
+
+    python -m experiments.where_planning_pays --out experiments/where_planning_pays/results
+    python -m experiments.where_planning_pays --out experiments/where_planning_pays/results --only cart-pole/ttc/3200
+
+docs/where-planning-pays.md has the questions, `dense`, `cart_pole` and `pendulums` the systems, `imitation` the arms
+and what is judged. A run is a system, an arm and a number of demonstrations, with all its seeds. The learning rate of a
+system and an arm is chosen before, on a seed that no run has. Stopped or killed, the same command resumes, and what is
+done is skipped; several may work at a time, each with its own --only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ttcnet.errors import complaints
+from ttcnet.options import usable
+
+if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
+    from experiments.where_planning_pays.imitation import Demonstrations, Imitation
+
+SAVE_EVERY = 250
+PROGRAM = "python -m experiments.where_planning_pays"
+TRAINING: dict[str, dict[str, Any]] = {  # demonstrations: of each run, and where the rate is chosen
+    "dense": {"numbers": (51_200,), "tuned_at": 51_200, "steps": 1500, "batch": 256},
+    "cart-pole": {"numbers": (320, 1000, 3200, 10_000), "tuned_at": 3200, "steps": 1000, "batch": 64},
+    "pendulums": {"numbers": (10_000,), "tuned_at": 10_000, "steps": 1000, "batch": 64},
+}
+TUNING_SEED = 100
+
+
+def names(only: list[str] | None) -> list[str]:
+    """The runs, system/arm/number, that have these words in their names; all if there are none."""
+    from experiments.where_planning_pays.imitation import ARMS
+
+    known = [f"{system}/{arm}/{n}" for system in TRAINING for n in TRAINING[system]["numbers"] for arm in ARMS]
+    found = [name for name in known if not only or any(_fits(name, words) for words in only)]
+    if only and (unknown := [words for words in only if not any(_fits(name, words) for name in known)]):
+        rule = f"only must name systems ({', '.join(TRAINING)}), arms ({', '.join(ARMS)}) or numbers, or all three"
+        raise typer.BadParameter(f"{rule}, as in cart-pole/ttc/1000; got {', '.join(unknown)}.")
+    return found
+
+
+def _fits(name: str, words: str) -> bool:
+    parts = name.split("/")
+    return all(word in parts for word in words.split("/"))
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder for the runs.")],
+    only: Annotated[list[str] | None, typer.Option(help="Systems, arms, numbers, or all three; repeat.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Of training; if not given, what the system's runs have.")] = None,
+    seeds: Annotated[int, typer.Option(help="Seeds of every run.")] = 5,
+    rates: Annotated[str, typer.Option(help="Learning rates to choose from.")] = "3e-3,1e-2,3e-2",
+    judged: Annotated[int, typer.Option(help="Systems to judge by, for every horizon.")] = 512,
+    episodes: Annotated[int, typer.Option(help="Systems to act in.")] = 64,
+    heads: Annotated[int, typer.Option(help="Of TTC layers.")] = 8,
+    state_size: Annotated[int, typer.Option(help="Of a head.")] = 8,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+) -> None:
+    from experiments.where_planning_pays.imitation import Demonstrations
+
+    with complaints():
+        where = usable(device)
+        floats = tuple(float(rate) for rate in rates.split(","))
+        for name in names(only):
+            system, arm, number = name.split("/")
+            training = TRAINING[system]
+            size = {"steps": steps or training["steps"], "batch": training["batch"]}
+            size |= {"heads": heads, "state_size": state_size}
+            settings = Demonstrations(
+                system, arm, seeds=seeds, rates=floats, pool=int(number), judged=judged, episodes=episodes, **size
+            )
+            rate = tuned(replace(settings, pool=training["tuned_at"]), out / system / arm / "tuning", where)
+            make(replace(settings, rates=(rate,)), out / system / arm / number, where)
+
+
+def tuned(settings: Demonstrations, folder: Path, device: str) -> float:
+    """The learning rate of a system and an arm: the best of all on one seed, by fresh demonstrations."""
+    from experiments.where_planning_pays.imitation import TRAINED
+
+    one = replace(settings, seeds=1, first_seed=TUNING_SEED)
+
+    def results(run: Imitation) -> dict[str, Any]:
+        found = run.unexplained(TRAINED, seed=1)
+        best = min((value, rate) for value, rate in zip(found, one.rates, strict=True) if value == value)
+        return {
+            "validation": {f"{rate:g}": value for rate, value in zip(one.rates, found, strict=True)},
+            "rate": best[1],
+        }
+
+    return float(_run(one, folder, results, device)["rate"])
+
+
+def make(settings: Demonstrations, folder: Path, device: str) -> None:
+    """One run, from where it is to its end."""
+
+    def results(run: Imitation) -> dict[str, Any]:
+        return {"parameters": run.parameters, "rate": settings.rates[0]} | run.everything()
+
+    found = _run(settings, folder, results, device)
+    shown = next(each for each in found["unexplained"] if each["name"] == "trained" and each["systems"] == "seen")
+    typer.echo(f"{found['run']:32} unexplained variance {mean(shown['values']):.4f}")
+
+
+def _run(settings: Demonstrations, folder: Path, results: Any, device: str) -> dict[str, Any]:
+    """Train, judge and write; or read what is written."""
+    from experiments.lqr_in_a_token.training import carry_out
+    from experiments.where_planning_pays.imitation import Imitation
+    from ttcnet.environment import circumstances
+
+    name = f"{settings.task}/{settings.arm}/{folder.name}"
+    about = partial(circumstances, "gymnasium", program=PROGRAM)
+    return carry_out(name, settings, folder, Imitation, results, device, about, 20, SAVE_EVERY)
+
+
+if __name__ == "__main__":
+    typer.run(main)

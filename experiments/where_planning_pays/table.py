@@ -1,0 +1,227 @@
+"""Tables of experiments/where_planning_pays.
+
+where-planning-pays-SYSTEM    unexplained variance by arm, horizon and kind of system, with the most demonstrations
+where-planning-pays-knob      TTC layers where their own horizon changes at the test
+where-planning-pays-acting    what it costs to act
+where-planning-pays-numbers   unexplained variance by the number of demonstrations
+where-planning-pays-answers   the questions, answered by the rules that the page sets, and what follows for a user
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from experiments.commands import current
+
+Run = dict[str, Any]
+SYSTEMS = ("dense", "cart-pole", "pendulums")
+ARMS = {
+    "fixed-scale": "TTC, actions at a fixed scale", "ttc": "TTC", "mlp": "MLP of its size",
+    "mlp-2.5": "MLP of 2.5 times", "one": "TTC that plans one step", "linear": "no layer",
+}  # fmt: skip
+TTC, MLPS = ("fixed-scale", "ttc"), ("mlp", "mlp-2.5")
+KNOB = (0, 1, 2, 4, 8, 16, 32, 64)
+COLUMNS = [(kind, name) for kind in ("seen", "held out") for name in ("trained", "between", "48", "64")]
+TOLD, YES = ", told 32", "**yes**: "
+USES = {
+    "dense": "systems that are told as full matrices, where every number acts through every other",
+    "cart-pole": "a cart with a pole, told by its few physical quantities",
+    "pendulums": "pendulums linked by springs, told by their physical quantities",
+}
+
+
+def pays_table(view: str, results: Path) -> str:
+    """The table of that name, less "where-planning-pays-"; a sentence if there are no runs for it yet."""
+    runs = {(system, arm): _runs(results, system, arm) for system in SYSTEMS for arm in ARMS}
+    if not any(
+        found for (system, _), found in runs.items() if view in (system, "knob", "acting", "numbers", "answers")
+    ):
+        command = "python -m experiments.where_planning_pays --out experiments/where_planning_pays/results"
+        return f"*Not run yet: `{command}`.*\n"
+    made = {"knob": _knob, "acting": _acting, "numbers": _numbers, "answers": _answers}
+    lines = made[view](runs) if view in made else _system(runs, view)
+    return "\n".join(lines) + "\n"
+
+
+def _system(runs: dict[tuple[str, str], dict[int, Run]], system: str) -> list[str]:
+    number = max((n for arm in ARMS for n in runs[system, arm]), default=0)
+    head = " | ".join(f"{_kind(kind)}T {_name(name)}" for kind, name in COLUMNS)
+    lines = [f"| | parameters | rate | {head} |", "|---|--:|--:|" + "--:|" * len(COLUMNS)]
+    for arm, title in ARMS.items():
+        if not (run := runs[system, arm].get(number)):
+            continue
+        cells = [_with_error(_values(run, kind, name)) for kind, name in COLUMNS]
+        lines.append(f"| {title} | {run['parameters']:,} | {run['rate']:g} | {' | '.join(cells)} |")
+        if arm not in TTC and arm != "linear":
+            cells = [
+                _with_error(_values(run, kind, name + TOLD)) if name in ("48", "64") else "" for kind, name in COLUMNS
+            ]
+            lines.append(f"| {title}, told T = 32 at most | | | {' | '.join(cells)} |")
+    return [*lines, "", _caption([runs[system, arm][number] for arm in ARMS if number in runs[system, arm]])]
+
+
+def _knob(runs: dict[tuple[str, str], dict[int, Run]]) -> list[str]:
+    head = " | ".join(f"{T}" for T in KNOB)
+    lines = [f"| | demonstrations | {head} |", "|---|--:|" + "--:|" * len(KNOB)]
+    for system in SYSTEMS:
+        for arm in TTC:
+            for number, run in runs[system, arm].items():
+                cells = [_with_error(own_horizon(run, T)) for T in KNOB]
+                lines.append(f"| {system}: {ARMS[arm]} | {number:,} | {' | '.join(cells)} |")
+    return lines
+
+
+def _acting(runs: dict[tuple[str, str], dict[int, Run]]) -> list[str]:
+    columns = [("seen", 8), ("seen", 16), ("seen", 32), ("seen", 64), ("held out", 32), ("held out", 64)]
+    head = " | ".join(f"{_kind(kind)}T = {T}" for kind, T in columns)
+    lines = [f"| | demonstrations | {head} |", "|---|--:|" + "--:|" * len(columns)]
+    for system in SYSTEMS:
+        for arm, title in ARMS.items():
+            for number, run in runs[system, arm].items():
+                cells = [_act(run, kind, T) for kind, T in columns]
+                lines.append(f"| {system}: {title} | {number:,} | {' | '.join(cells)} |")
+                if arm in MLPS:
+                    cells = [_act(run, kind, T, told=32) if T > 32 else "" for kind, T in columns]
+                    lines.append(f"| {system}: {title}, told T = 32 at most | {number:,} | {' | '.join(cells)} |")
+    return lines
+
+
+def _numbers(runs: dict[tuple[str, str], dict[int, Run]]) -> list[str]:
+    system = "cart-pole"
+    numbers = sorted({n for arm in ARMS for n in runs[system, arm]})
+    lines = ["| | " + " | ".join(f"{n:,}" for n in numbers) + " |", "|---|" + "--:|" * len(numbers)]
+    for arm, title in ARMS.items():
+        if here := runs[system, arm]:
+            cells = [_with_error(_values(here[n], "seen", "trained")) if n in here else "" for n in numbers]
+            lines.append(f"| {title} | {' | '.join(cells)} |")
+    return lines
+
+
+def _answers(runs: dict[tuple[str, str], dict[int, Run]]) -> list[str]:
+    titles = [
+        "1. less left than both MLPs, T of training", "2. T = 64, the better way of telling",
+        "2. held out systems, T of training", "3. own T = 8 against 1", "4. with a third of the demonstrations",
+        "5. against one step",
+    ]  # fmt: skip
+    lines, sentences = ["| | " + " | ".join(titles) + " |", "|---|" + "--:|" * len(titles)], list[str]()
+    for system in SYSTEMS:
+        number = max((n for arm in ARMS for n in runs[system, arm]), default=0)
+        here = {arm: runs[system, arm][number] for arm in ARMS if number in runs[system, arm]}
+        arms = [arm for arm in TTC if arm in here]
+        if not arms or not all(arm in here for arm in MLPS):
+            continue
+        for arm in arms:
+            third = next((run for n, run in runs[system, arm].items() if 3 * n <= number), None)
+            own, rivals = here[arm], [here[rival] for rival in MLPS]
+            told = [min((_values(run, "seen", name) for name in ("64", "64" + TOLD)), key=mean) for run in rivals]
+            cells = [
+                _verdict(_left(own), [_left(run) for run in rivals]),
+                _verdict(_values(own, "seen", "64"), told),
+                _verdict(_left(own, "held out"), [_left(run, "held out") for run in rivals]),
+                _verdict(own_horizon(own, 8), [own_horizon(own, 1)]),
+                _verdict(_left(third), [_left(run) for run in rivals], least=True) if third else "not run",
+                _verdict(_left(own), [_left(here["one"])]) if "one" in here else "not run",
+            ]
+            lines.append(f"| {system}: {ARMS[arm]}, {number:,} demonstrations | {' | '.join(cells)} |")
+        sentences.append(_advice(system, here, arms))
+    return [*lines, "", " ".join(sentences)]
+
+
+def _advice(system: str, here: dict[str, Run], arms: list[str]) -> str:
+    """What a user should take from a system, by question 1, and by question 5 where it was asked."""
+    yes = any(_verdict(_left(here[arm]), [_left(here[rival]) for rival in MLPS]).startswith(YES) for arm in arms)
+    if not yes:
+        text = f"**Do not plan ahead with it for** {USES[system]}: an MLP does as well or better."
+        if "one" in here:
+            verdict = _verdict(_left(here["one"]), [_left(here[rival]) for rival in MLPS])
+            text += f" Does a TTC layer that plans one step, and is told T, beat both? {verdict}."
+        return text
+    text = f"**Use it for** {USES[system]}: it beats an MLP of 2.5 times its size."
+    best = min(arms, key=lambda arm: mean(_left(here[arm])))
+    if "one" in here and not _verdict(_left(here[best]), [_left(here["one"])]).startswith(YES):
+        left = " against ".join(f"{mean(_left(here[arm])):.3f}" for arm in ("one", best))
+        text += (
+            " **It is not looking ahead that does it there:** a TTC layer that plans a single step, and is told T as a "
+            f"feature, leaves {left}."
+        )
+    return text
+
+
+def _verdict(values: Sequence[float], rivals: list[list[float]], least: bool = False) -> str:
+    """Whether these are below those of all rivals by more than two standard errors, and the change in percent. With
+    `least` it is enough that they are not above."""
+    texts, yes = [], True
+    for rival in rivals:
+        each = [value - other for value, other in zip(values, rival, strict=True)]
+        yes = yes and mean(each) < (0 if least else -2 * _error(each))
+        scale = 100 / mean(rival)
+        texts.append(f"{scale * mean(each):+.0f} ± {2 * scale * _error(each):.0f} %")
+    return (YES if yes else "no: ") + ", ".join(texts)
+
+
+def _act(run: Run, kind: str, horizon: int, told: int | None = None) -> str:
+    wanted = (kind, horizon, told)
+    found = next(x for x in run["episodes"] if (x["systems"], x["horizon"], x.get("told")) == wanted)
+    times = [cost / found["planner"]["cost"] for cost in found["cost"]]
+    stays = 100 * mean(found["return"])
+    size = "> 99" if mean(times) > 99 else f"{mean(times):.2f} ± {_error(times):.2f}"
+    return f"{size} ({stays:.0f} %)"
+
+
+def own_horizon(run: Run, own: int) -> list[float]:
+    """Where the planner's is 32."""
+    return next(x["values"] for x in run["knob"] if (x["planner"], x["own"]) == (32, own))
+
+
+def _values(run: Run, kind: str, name: str) -> list[float]:
+    return next(x["values"] for x in run["unexplained"] if (x["systems"], x["name"]) == (kind, name))
+
+
+def _left(run: Run, kind: str = "seen") -> list[float]:
+    """At the horizons of training."""
+    return _values(run, kind, "trained")
+
+
+def _kind(kind: str) -> str:
+    return "" if kind == "seen" else "held out: "
+
+
+def _name(name: str) -> str:
+    return {"trained": "of training", "between": "= 3, 12, 24"}.get(name, f"= {name}")
+
+
+def _error(values: Sequence[float]) -> float:
+    return stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+
+
+def _with_error(values: Sequence[float]) -> str:
+    return "> 99" if mean(values) > 99 else f"{mean(values):.3f} ± {_error(values):.3f}"
+
+
+def _runs(results: Path, system: str, arm: str) -> dict[int, Run]:
+    """By the number of demonstrations, the largest first."""
+    found = {}
+    for file in (results / system / arm).glob("[0-9]*/metrics.json"):
+        config = {"config": json.loads((file.parent / "config.json").read_text())}
+        found[int(file.parent.name)] = config | json.loads(file.read_text())
+    return dict(sorted(found.items(), reverse=True))
+
+
+def _caption(runs: list[Run]) -> str:
+    first, config = runs[0], runs[0]["config"]
+    own = ("arm", "rates")
+    for run in runs:
+        if odd := [field for field in config if field not in own and run["config"].get(field) != config[field]]:
+            raise ValueError(f"{run['run']} must share {', '.join(odd)} with {first['run']}. Train it again.")
+    commits = ", ".join(sorted({run["commit"] for run in runs if run["commit"]}))
+    return (
+        f"Unexplained variance on {config['judged']:,} fresh systems for every horizon, mean over {config['seeds']} "
+        f"seeds and its standard error. {config['pool']:,} demonstrations, {config['steps']:,} steps of "
+        f"{config['batch']}. {first['machine']['cpu']}; torch {first['versions']['torch']}, "
+        f"commit {commits or 'unknown'}. "
+        f"Command: `{current(first['command']).partition(' --only ')[0]}`."
+    )

@@ -1,0 +1,152 @@
+"""Rows of data, one JSON object a line, and JSON files, both checked as they are read; settings of a folder that is
+resumed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .errors import fail
+from .extras import require
+from .names import is_path
+from .writing import write_bytes
+
+FILES = (".json", ".gz", ".csv", ".txt", ".parquet", ".zip")  # no dataset of the Hub has a name that ends so
+REMEDY = "Check its name, its subset and split (`ttcnet data` takes these), and the network."
+
+
+class Row(NamedTuple):
+    """A row and where it stands, for messages."""
+
+    place: str
+    content: dict[str, Any]
+
+
+def rows(source: str, split: str = "train", remedy: str = REMEDY, **options: Any) -> Iterator[Row]:
+    """The rows of a JSON Lines file, plain or gzip, or of a dataset of the Hub, "owner/name", for which `options` are
+    those of `datasets.load_dataset`, and `remedy` says what to do where it cannot be read."""
+    if is_file(source):
+        yield from _lines(Path(source))
+    else:
+        for number, content in enumerate(_dataset(source, split, remedy, **options), 1):
+            yield Row(f"{source} row {number}", content)
+
+
+def is_file(source: str) -> bool:
+    """Whether it is a file, and not a dataset of the Hub; an error if it can be neither."""
+    path = Path(source)
+    if path.is_file():
+        return True
+    if "/" not in source or is_path(source) or path.suffix.startswith(FILES):
+        remedy = "Pass a file with one JSON object a line, or the name of a dataset of the Hub, owner/name."
+        value = f"{source!r}, which {'is a folder' if path.is_dir() else 'does not exist'}"
+        fail("data", "must be a file", value, remedy, FileNotFoundError)
+    return False
+
+
+def count(source: str, split: str = "train") -> int | None:
+    """How many `rows` gives, or a few more: to tell the time left. None if that cannot be told."""
+    if not is_file(source):
+        return len(_dataset(source, split))
+    with suppress(OSError, EOFError, zlib.error), _open(Path(source), "rb") as file:
+        return sum(1 for _ in file)
+    return None
+
+
+def _dataset(source: str, split: str, remedy: str = REMEDY, **options: Any) -> Any:
+    datasets = require("datasets", "data", "Reading from the Hub")
+    try:
+        return datasets.load_dataset(source, split=split, **options)
+    except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
+        fail("data", "must be a dataset that can be read", f"{source}: {' '.join(str(error).split())}", remedy)
+
+
+def _open(path: Path, mode: str, **options: Any) -> Any:
+    return gzip.open(path, mode, **options) if path.suffix == ".gz" else path.open(mode, **options)
+
+
+def _lines(path: Path) -> Iterator[Row]:
+    number = 0
+    try:
+        with _open(path, "rb") as file:
+            for number, content in enumerate(file, 1):
+                line = content.decode("utf-8-sig" if number == 1 else "utf-8")
+                if line.strip():
+                    yield Row(f"{path} line {number}", _object(line, f"{path} line {number}"))
+    except UnicodeDecodeError as error:
+        fail("data", "must be UTF-8 text", f"{path} line {number}: {error}", "Fetch or write the file again.")
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        fail("data", "must be whole gzip", f"{path}, after line {number}: {error}", "Fetch or write the file again.")
+
+
+def _object(line: str, place: str) -> dict[str, Any]:
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        fail("data", "must have one JSON object a line", f"{place}: {error}", "Correct the line.")
+    if not isinstance(content, dict):
+        fail("data", "must have one JSON object a line", f"{place}: {line[:40]!r}", "Correct the line.")
+    return content
+
+
+def read_json(path: Path, remedy: str, **fields: type | tuple[type, ...]) -> dict[str, Any]:
+    """The object that we have written to a file, with at least these fields, each of its type. A file that somebody
+    else has changed, or that is not whole, is an error."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        fail(str(path), "must be whole JSON", error, remedy)
+    check_fields(str(path), content, remedy, **fields)
+    return content
+
+
+def check_fields(place: str, content: Any, remedy: str, **fields: type | tuple[type, ...]) -> None:
+    """Fail if something that was read is no object with at least these fields, each of its type, numbers finite."""
+    if not isinstance(content, dict):
+        fail(place, "must be an object of JSON", repr(content)[:40], remedy)
+    for name, kind in fields.items():
+        value = content.get(name)
+        odd = isinstance(value, bool) and kind is not bool  # which Python takes for a number
+        odd = odd or (isinstance(value, float) and not math.isfinite(value))
+        if name not in content or not isinstance(value, kind) or odd:
+            shown = repr(value)[:40] if name in content else "none"
+            fail(f"{place}: {name}", "must be as ttcnet wrote it", shown, remedy)
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written and tokenised: JSON lets half a letter through."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def cut_log(log: Path, step: int) -> None:
+    """Drop what a killed run wrote after its last checkpoint, at `step`, and a line that it left half-written."""
+    if log.exists():
+        remedy = "Correct the line; or move the file away, and the run goes on with a new one."
+        kept = []
+        for number, line in enumerate(log.read_bytes().splitlines(keepends=True), 1):
+            if line.endswith(b"\n"):
+                content, place = None, f"{log} line {number}"
+                with suppress(ValueError, RecursionError):
+                    content = json.loads(line)
+                check_fields(place, content, remedy, step=int)
+                if content is not None and content["step"] <= step:
+                    kept.append(line)
+        write_bytes(log, b"".join(kept))
+
+
+def check_settings(folder: Path, then: dict[str, Any], now: dict[str, Any], what: str = "run") -> None:
+    """Fail if a folder was begun with other settings than it is resumed with."""
+    if changed := {name: (then.get(name), now.get(name)) for name in then | now if then.get(name) != now.get(name)}:
+        remedy = "Give the settings that it was started with, or choose another folder."
+        rule = f"must be those of the {what} in {folder}"
+        fail("settings", rule, f"(then, now): {changed}", remedy, code="settings-changed")

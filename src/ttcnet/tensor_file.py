@@ -1,0 +1,73 @@
+"""Tensors and facts in one safetensors file, which is written whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ttcnet.errors import fail
+from ttcnet.writing import replacing
+
+
+def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    """Tensors by name, and facts that are fit for JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with writing(path), replacing(path) as new:
+        save_file(kept, new, metadata={"facts": json.dumps(facts)})
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """While safetensors writes there: its complaint, of a full disk say, as an OSError."""
+    try:
+        yield
+    except SafetensorError as error:
+        fail(str(path), "must be writable", error, "Make room for it, or choose another folder.", OSError)
+
+
+def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `save` was given. A file that is damaged, or none of ours, is an error."""
+    with _reading(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, _facts(file)  # noqa: SIM118
+
+
+def facts(path: Path) -> dict[str, Any]:
+    """The facts alone."""
+    with _reading(path) as file:
+        return _facts(file)
+
+
+def _facts(file: Any) -> dict[str, Any]:
+    found = json.loads(file.metadata()["facts"])
+    if not isinstance(found, dict):
+        raise TypeError("its facts are no object")
+    return found
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[Any]:
+    try:
+        with safe_open(path, "pt") as file:
+            yield file
+    except (SafetensorError, ValueError, RecursionError, KeyError, TypeError) as error:
+        rule = "must be a whole safetensors file that ttcnet wrote"
+        fail(str(path), rule, f"{type(error).__name__}: {error}", "Fetch or save it again.")
+
+
+def digest(tensors: dict[str, Tensor]) -> str:
+    """A number for the names and contents of tensors, by which damage is noticed."""
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        total.update(name.encode())
+        total.update(tensors[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()

@@ -1,0 +1,120 @@
+"""The Sudoku table, at a size that a CPU can train."""
+
+import json
+import sys
+import threading
+from dataclasses import replace
+
+import pytest
+import typer
+
+from experiments.sudoku import __main__ as sudoku
+from ttcnet.tasks.sudoku import generate
+from ttcnet.tasks.sudoku.settings import ARCHITECTURES
+from ttcnet.tasks.sudoku.trainer import Trainer
+
+
+@pytest.fixture
+def small(monkeypatch, tmp_path):
+    boards = generate(8, givens=(70, 72), seed=0)
+    boards.write(tmp_path / "boards.csv")
+    for name, config in sudoku.SETTINGS.items():
+        monkeypatch.setitem(sudoku.SETTINGS, name, replace(config, layers=1, width=32, heads=2, batch=4))
+    monkeypatch.setattr(sudoku, "EVERY", 4)
+    where = dict(train=tmp_path / "boards.csv", test=tmp_path / "boards.csv", device="cpu")
+
+    def start(setting, out, **options):
+        sudoku.main(setting, out=tmp_path / out, **{"only": None, "minutes": 0, "change": None} | where | options)
+        return tmp_path / out
+
+    return start
+
+
+def test_every_run_of_the_table_is_trained_and_judged(small, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/here/experiments/sudoku", "augmented", "--train", "/data/boards.csv"])
+    out = small("augmented", "table", steps=2)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "gdn-0", "mamba-0", "mamba2-0", "samba-0", "transformer-0", "transformer-1", "transformer-2",
+        "ttc-0", "ttc-1", "ttc-2",
+    ]  # fmt: skip
+    for folder in out.iterdir():
+        config, metrics = (json.loads((folder / f"{name}.json").read_text()) for name in ("config", "metrics"))
+        assert f"{config['architecture']}-{config['seed']}" == folder.name
+        assert [result["mode"] for result in metrics["results"]] == ["single", "multi"]
+        assert metrics["command"] == "python -m experiments.sudoku augmented --train boards.csv"
+        assert (folder / "model" / "model.safetensors").exists()
+
+
+def test_every_looped_run_is_there_and_can_be_changed():
+    found = sudoku.runs("looped-augmented", 100, None, sudoku.parse(["lr=1e-3", "zero_init=true", "interleave=1:1"]))
+    assert sorted({name.partition("-")[0] for name in found}) == sorted(ARCHITECTURES)
+    assert len(found) == 27
+    assert all((run.loops, run.layers, run.context, run.lr) == (32, 1, "token", 1e-3) for run in found.values())
+    assert (found["mlp-4"].zero_init, found["mlp-4"].interleave) == (True, "1:1")
+    assert (found["gdn-2"].zero_init, found["gdn-2"].interleave) == (False, None)
+    with pytest.raises(typer.BadParameter, match=r"set must name a field among .*; got 'rate=1'"):
+        sudoku.parse(["rate=1"])
+
+
+def test_a_looped_run_is_trained_and_judged(small):
+    out = small("looped-augmented", "looped", steps=2, only=["mlp-0"], change=["loops=3", "interleave=3:1"])
+    kept = json.loads((out / "mlp-0" / "model" / "config.json").read_text())
+    assert (kept["loops"], kept["insert"], kept["interleave"]) == (3, "mlp", "3:1")
+
+
+def test_a_stopped_recipe_goes_on(small):
+    whole = small("best", "whole", steps=8)
+    parts = small("best", "parts", steps=8, minutes=1e-9)
+    assert not (parts / "ttc-0" / "metrics.json").exists()
+    assert len((parts / "ttc-0" / "log.jsonl").read_text().splitlines()) == 1  # stopped after 4 steps
+    small("best", "parts", steps=8)
+    one, two = ((folder / "ttc-0" / "model" / "model.safetensors").read_bytes() for folder in (whole, parts))
+    assert one == two
+    assert (whole / "ttc-0" / "log.jsonl").read_text() == (parts / "ttc-0" / "log.jsonl").read_text()
+
+
+def test_a_recipe_that_was_killed_between_two_checkpoints_goes_on(small, monkeypatch):
+    """One run is then ahead of the others, and waits for them without a word in its log."""
+    whole = small("augmented", "whole", steps=12, only=["transformer-0", "transformer-1"])
+    save = Trainer.save
+
+    def killed(trainer, path):
+        if (trainer.step, path.parent.name) == (8, "transformer-1"):
+            raise RuntimeError
+        save(trainer, path)
+
+    monkeypatch.setattr(sudoku, "SAVE_EVERY", 4)
+    monkeypatch.setattr(Trainer, "save", killed)
+    with pytest.raises(RuntimeError):
+        small("augmented", "parts", steps=12, only=["transformer-0", "transformer-1"])
+    monkeypatch.setattr(Trainer, "save", save)
+    threads = record_first_steps(monkeypatch)
+    parts = small("augmented", "parts", steps=12, only=["transformer-0", "transformer-1"])
+    for run in ("transformer-0", "transformer-1"):
+        logs = [(folder / run / "log.jsonl").read_text() for folder in (whole, parts)]
+        assert logs[0] == logs[1]
+    assert threads == {("transformer", 0): threading.main_thread(), ("transformer", 1): threading.main_thread()}
+
+
+def record_first_steps(monkeypatch):
+    """In which thread each trainer takes its first step: on a GPU it records a graph, which bears no other work."""
+    advance, found = Trainer.advance, {}
+
+    def watched(trainer):
+        found.setdefault((trainer.config.architecture, trainer.config.seed), threading.current_thread())
+        advance(trainer)
+
+    monkeypatch.setattr(Trainer, "advance", watched)
+    return found
+
+
+def test_what_is_not_there(small, capsys):
+    with pytest.raises(typer.BadParameter, match=r"only must name runs or architectures among ttc-0, .*; got lstm"):
+        small("augmented", "none", steps=2, only=["lstm"])
+    for options, message in (
+        (dict(device="abacus"), "device must be one that"),
+        (dict(test="x.csv"), "x.csv: must be a file"),
+    ):
+        with pytest.raises(typer.Exit):
+            small("augmented", "none", steps=2, **options)
+        assert message in capsys.readouterr().err

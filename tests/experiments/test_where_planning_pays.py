@@ -1,0 +1,214 @@
+"""Where planning pays: systems are Gymnasium's, planners are optimal, runs resume and write all that belongs."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+import typer
+
+from experiments.where_planning_pays import __main__ as where_planning_pays
+from experiments.where_planning_pays import cart_pole, imitation, pendulums, planner
+from experiments.where_planning_pays.imitation import ARMS, SYSTEMS, TRAINED, Demonstrations, Imitation, told
+
+TINY = dict(steps=2, batch=16, pool=32, judged=16, episodes=4, seeds=2, rates=(1e-2,))
+
+
+def groups(system, count=6):
+    return system.draw(count, 0)
+
+
+def test_carts_move_as_gymnasiums():
+    gymnasium = pytest.importorskip("gymnasium", reason="the extra gym is not installed")
+    systems, states = groups(cart_pole)
+    u = torch.randn(6, 1, dtype=torch.float64)
+    found = cart_pole.step(systems, states, u)
+    for place in range(6):
+        env = gymnasium.make("CartPole-v1").unwrapped
+        env.reset(seed=0)
+        cart, pole, length, strength = (float(x[place]) for x in systems.physics.values())
+        env.masscart, env.masspole, env.length = cart, pole, length
+        env.total_mass, env.polemass_length = cart + pole, pole * length
+        push = float(u[place]) * strength
+        env.force_mag, env.state = abs(push), states[place].numpy()
+        assert (env.gravity, env.tau) == (cart_pole.GRAVITY, cart_pole.TAU)
+        assert (env.x_threshold, env.theta_threshold_radians) == (cart_pole.PLACE, cart_pole.ANGLE)
+        for _ in range(cart_pole.HOLD):
+            env.step(int(push > 0))
+        torch.testing.assert_close(found[place], torch.as_tensor(env.state))
+
+
+def test_pendulums_without_springs_move_as_gymnasiums():
+    gymnasium = pytest.importorskip("gymnasium", reason="the extra gym is not installed")
+    systems, states = groups(pendulums, 2)
+    systems.physics["spring"].zero_()
+    u = torch.randn(2, 4, dtype=torch.float64)
+    found = pendulums.step(systems, states, u)
+    for group in range(2):
+        for place in range(4):
+            env = gymnasium.make("Pendulum-v1").unwrapped
+            env.reset(seed=0)
+            env.m, env.l = (float(systems.physics[name][group, place]) for name in ("mass", "length"))
+            env.max_torque = env.max_speed = math.inf
+            env.state = states[group, [place, 4 + place]].numpy()
+            assert (env.g, env.dt) == (pendulums.GRAVITY, pendulums.TAU)
+            for _ in range(pendulums.HOLD):
+                env.step([float(u[group, place])])
+            torch.testing.assert_close(found[group, [place, 4 + place]], torch.as_tensor(env.state))
+
+
+def test_springs_pull_pendulums_together():
+    systems, _ = groups(pendulums, 1)
+    _, _, stiffness = pendulums._parts(systems)
+    assert torch.equal(stiffness, stiffness.mT)
+    torch.testing.assert_close(stiffness.sum(-1), torch.zeros(1, 4, dtype=torch.float64))  # none where angles agree
+    k = systems.physics["spring"][0, pendulums.PAIRS.index((2, 0))]
+    assert stiffness[0, 2, 0] == -k
+
+
+@pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
+def test_near_rest_systems_are_linear(system):
+    systems, states = groups(system)
+    A, B = system.linear(systems)
+    u, small = torch.randn(6, B.shape[-1], dtype=torch.float64), 1e-6
+    expected = (A @ states.unsqueeze(-1) + B @ u.unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(system.step(systems, small * states, small * u) / small, expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
+def test_planners_are_optimal(system):
+    """Their first action is that of the sequence that minimises the cost, found by least squares."""
+    systems, states = groups(system, 3)
+    A, B = system.linear(systems)
+    T, m = 5, B.shape[-1]
+    for place in range(3):
+
+        def residuals(actions, place=place):
+            state, parts = states[place], []
+            for u in actions.view(T, m):
+                state = A[place] @ state + B[place] @ u
+                parts += [systems.q[place].sqrt() * state, systems.r[place].sqrt() * u]
+            return torch.cat(parts)
+
+        zero = torch.zeros(T * m, dtype=torch.float64)
+        slope = torch.func.jacrev(residuals)(zero)
+        best = torch.linalg.lstsq(slope, -residuals(zero)).solution[:m]
+        torch.testing.assert_close(planner.actions(systems, A, B, states, T)[place], best)
+        torch.testing.assert_close(planner.gains(systems, A, B, T)[place] @ states[place], best)
+
+
+@pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
+def test_tokens_are_scaled_and_say_all(system):
+    systems, states = system.draw(20_000, 0)
+    x = system.features(systems, states)
+    assert x.mean(0).abs().max() < 0.05
+    assert (x.std(0) - 1).abs().max() < 0.05
+    one = system.draw(1, 0)[0]
+    moved = [one._replace(q=1.5 * one.q), one._replace(r=1.5 * one.r)]
+    moved += [one._replace(physics=one.physics | {name: 1.5 * value}) for name, value in one.physics.items()]
+    for other in moved:
+        assert not torch.equal(system.features(other, states[:1]), system.features(one, states[:1]))
+    more = torch.stack([told(x[0], T) for T in TRAINED])[:, -2:]
+    torch.testing.assert_close(more.mean(0), torch.zeros(2, dtype=torch.float64))
+    torch.testing.assert_close(more.std(0), torch.ones(2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_an_arm_is_told_the_horizon_in_one_way(arm):
+    run = Imitation(Demonstrations("cart-pole", arm, **TINY))
+    short, far = (run.tokens(4, 0, T) for T in (2, 32))
+    assert torch.equal(short.x, far.x) is (arm in imitation.PLANS)
+    assert [run._own(T) for T in (2, 32)] == ([2, 32] if arm in imitation.PLANS else [1, 1])
+    assert run.advance().isfinite().all()
+
+
+def test_batches_hold_demonstrations_of_the_seed_and_the_horizon():
+    run = Imitation(Demonstrations("cart-pole", "ttc", **TINY))
+    seen = SimpleNamespace()
+    slopes = run.slopes
+    run.slopes = lambda weights, x, y: (setattr(seen, "x", x), slopes(weights, x, y))[1]
+    run.advance()
+    for member, seed in enumerate(run.seeds):
+        for group, T in enumerate(TRAINED):
+            own = run.tokens(4, 1000 * (seed + 1) + T, T).x
+            assert all((own == x).all(1).any() for x in seen.x[member, group])
+
+
+def test_a_policy_that_is_the_planner_pays_what_it_pays():
+    run = Imitation(Demonstrations("cart-pole", "mlp", **TINY))
+    systems, _ = cart_pole.draw(4, 3)
+    K = planner.gains(systems, *cart_pole.linear(systems), 32)
+    states = torch.zeros(0)
+
+    def read(_systems, now, _horizon):
+        nonlocal states
+        states = now
+        return torch.zeros(2, 4, 1)
+
+    run._read = read
+    run.member = lambda weights, x, own: x
+    run.scale = 1.0
+    exact = imitation.vmap
+    imitation.vmap = lambda *_, **__: lambda *___: (K @ states.unsqueeze(-1)).squeeze(-1)
+    try:
+        found = run.episodes(32, 0)
+    finally:
+        imitation.vmap = exact
+    assert found["cost"] == pytest.approx([found["planner"]["cost"]] * 2)
+    assert found["return"] == [found["planner"]["return"]] * 2 == [1.0, 1.0]
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    small = {"numbers": (32,), "tuned_at": 32, "steps": 2, "batch": 16}
+    monkeypatch.setattr(where_planning_pays, "TRAINING", {"cart-pole": small})
+    monkeypatch.setattr(imitation, "STEPS", 2)
+    options = dict(steps=None, seeds=2, rates="1e-3,1e-2", judged=16, episodes=4)
+    return lambda **more: where_planning_pays.main(tmp_path / "out", **options | more) or tmp_path / "out"
+
+
+def test_runs_write_all_that_belongs_to_a_result(start, capsys):
+    out = start(only=["cart-pole/ttc", "cart-pole/mlp"])
+    for arm in ("ttc", "mlp"):
+        folder = out / "cart-pole" / arm
+        found = json.loads((folder / "32" / "metrics.json").read_text())
+        tuning = json.loads((folder / "tuning" / "metrics.json").read_text())
+        assert found["rate"] == tuning["rate"] == float(min(tuning["validation"], key=tuning["validation"].get))
+        assert {"machine", "versions", "commit", "command", "parameters"} <= set(found)
+        assert found["versions"]["gymnasium"]
+        assert all(len(each["values"]) == 2 for each in found["unexplained"])
+        assert {each["own"] for each in found["knob"]} == (set(imitation.KNOB) if arm == "ttc" else set())
+        assert any("told" in each for each in found["episodes"]) is (arm == "mlp")
+        assert sorted(path.name for path in (folder / "32").iterdir()) == ["config.json", "metrics.json"]
+    before = (out / "cart-pole/ttc/32/metrics.json").read_bytes()
+    start(only=["cart-pole/ttc/32"])
+    assert (out / "cart-pole/ttc/32/metrics.json").read_bytes() == before
+
+
+def test_a_stopped_run_goes_on(start, monkeypatch, tmp_path):
+    whole = json.loads((start(only=["cart-pole/mlp"]) / "cart-pole/mlp/32/metrics.json").read_text())
+    (tmp_path / "out").rename(tmp_path / "whole")
+    monkeypatch.setattr(where_planning_pays, "SAVE_EVERY", 1)
+    advance = Imitation.advance
+
+    def stumbling(run):
+        if run.step == 1 and run.settings.seeds == 2:
+            raise KeyboardInterrupt
+        return advance(run)
+
+    monkeypatch.setattr(Imitation, "advance", stumbling)
+    with pytest.raises((KeyboardInterrupt, typer.Exit, typer.Abort)):
+        start(only=["cart-pole/mlp"])
+    monkeypatch.setattr(Imitation, "advance", advance)
+    found = json.loads((start(only=["cart-pole/mlp"]) / "cart-pole/mlp/32/metrics.json").read_text())
+    assert found["unexplained"] == whole["unexplained"]
+
+
+def test_what_is_not_there(start, capsys):
+    with pytest.raises(typer.BadParameter, match=r"only must name systems .*; got maze"):
+        start(only=["maze"])
+    start(only=["cart-pole/linear"])
+    with pytest.raises(typer.Exit):
+        start(only=["cart-pole/linear"], steps=3)
+    assert "steps must be what" in " ".join(capsys.readouterr().err.split())

@@ -1,0 +1,44 @@
+"""Errors have a stable code, and are the built-in exception that they always were."""
+
+import pickle
+
+import pytest
+
+from ttcnet.errors import CODES, TTCNetError, check_integer, fail
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_an_error_is_a_ttcnet_error_and_a_built_in_one(code):
+    with pytest.raises(TTCNetError) as found:
+        fail("horizon", "must be 0 or more", -1, "Pass 8, say.", code=code)
+    error = found.value
+    assert isinstance(error, CODES[code].error)
+    parts = (error.code, error.field, error.rule, error.value, error.remedy)
+    assert parts == (code, "horizon", "must be 0 or more", -1, "Pass 8, say.")
+    assert str(error) == f"horizon must be 0 or more; got -1. Pass 8, say. [{code}]"
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_an_error_crosses_processes(code):
+    with pytest.raises(TTCNetError) as found:
+        fail("horizon", "must be 0 or more", -1, "Pass 8, say.", code=code)
+    there = pickle.loads(pickle.dumps(found.value))
+    assert type(there) is type(found.value)
+    assert (str(there), vars(there)) == (str(found.value), vars(found.value))
+
+
+def test_a_more_special_exception_can_be_named():
+    with pytest.raises(IsADirectoryError, match=r"\[not-readable\]"):
+        fail("boards.csv:", "must be a file that can be read", "a folder", "Name a file.", IsADirectoryError)
+    with pytest.raises(NotADirectoryError):
+        fail("out", "must be a folder", "a file", "Name a folder.", code="not-a-folder")
+    with pytest.raises(TTCNetError) as found:
+        fail("a", "must be b", "c", "Do d.", InterruptedError, code="not-readable")
+    assert isinstance(found.value, OSError)
+
+
+@pytest.mark.parametrize(("value", "code"), [(True, "type"), ("3", "type"), (0, "too-small")])
+def test_check_integer(value, code):
+    with pytest.raises(TTCNetError) as found:
+        check_integer("heads", value, 1, "Pass a whole number.")
+    assert (found.value.code, found.value.field) == (code, "heads")

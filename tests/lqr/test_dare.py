@@ -80,7 +80,9 @@ def test_what_does_not_settle_is_named():
     A, B, Q, R, _ = system(3, 1, (2,))
     lost = B.clone()
     lost[1] = 0
-    with pytest.raises(ValueError, match=r"closed loop must settle; got .* in problem \(1,\) of the batch. A direction"):
+    with pytest.raises(
+        ValueError, match=r"closed loop must settle; got .* in problem \(1,\) of the batch. A direction"
+    ):
         dare(3 * torch.eye(3).double() + A, lost, Q, R)
     with pytest.raises(ValueError, match=r"R must have shape \(..., 1, 1\), as B says; got \(2, 3, 3\)"):
         dare(A, B, Q, Q)

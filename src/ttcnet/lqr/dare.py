@@ -2,8 +2,8 @@
 
     P = Q + A' P A - (A' P B + N) (R + B' P B)^-1 (B' P A + N')
 
-It is solved by doubling: a turn of the loop finds P over twice as many steps as the turn before, so that 2^k steps take k
-turns. Each turn solves with I + G H, where G and H are positive semi-definite, and inverts nothing else.
+It is solved by doubling: a turn of the loop finds P over twice as many steps as the turn before, so that 2^k steps take
+k turns. Each turn solves with I + G H, where G and H are positive semi-definite, and inverts nothing else.
 
 A small change of the equation moves P by X, the solution of X = F' X F + change, with F = A + B K the closed loop. The
 adjoint of that is a Lyapunov equation with F', solved by doubling too.
@@ -35,8 +35,8 @@ def dare(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor | None = None, *,
     """The constant feedback that minimises sum_t 1/2 h_t' Q h_t + 1/2 u_t' R u_t + h_{t-1}' N u_t without end, for
     h_t = A h_{t-1} + B u_t.
 
-    Differentiable with respect to all arguments, any number of times, also by torch.func (with check=False). Computed in
-    float64 and returned in the dtype of A. Leading batch dimensions broadcast.
+    Differentiable with respect to all arguments, any number of times, also by torch.func (with check=False). Computed
+    in float64 and returned in the dtype of A. Leading batch dimensions broadcast.
 
     Args:
         A: dynamics, (..., n, n). Every direction that does not settle by itself must be within reach of the actions.
@@ -61,12 +61,14 @@ def dare(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor | None = None, *,
     checks.one_kind(given, anchor="A")
     n, m = B.shape[-2:] if B.ndim >= 2 else (0, 0)
     if not (n and m):
-        checks.fail("B", "must have shape (..., n, m)", tuple(B.shape), "Pass a matrix, even for n = m = 1.")
+        checks.fail(
+            "B", "must have shape (..., n, m)", tuple(B.shape), "Pass a matrix, even for n = m = 1.", code="shape"
+        )
     for name, shape in (("A", (n, n)), ("Q", (n, n)), ("R", (m, m)), ("N", (n, m))):
         value = given.get(name)
         if value is not None and tuple(value.shape[-2:]) != shape:
             rule = f"must have shape (..., {shape[0]}, {shape[1]}), as B says"
-            checks.fail(name, rule, tuple(value.shape), "Reshape it.")
+            checks.fail(name, rule, tuple(value.shape), "Reshape it.", code="shape")
     if check:
         for name, value in given.items():
             checks.finite(name, value)
@@ -108,7 +110,7 @@ def _doubled(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor) -> Tensor:
 
 
 def _settled(more: Tensor, whole: Tensor) -> bool:
-    """Whether a turn added nothing, to any problem that has numbers. Where values cannot be read, all turns are made."""
+    """Whether a turn added nothing, to any problem that has numbers. Where values cannot be read, all are made."""
     try:
         size = whole.abs().amax((-2, -1))
         return not bool((more.abs().amax((-2, -1)) > torch.finfo(whole.dtype).eps / 8 * size).any())
@@ -154,7 +156,9 @@ class _Stationary(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         A, B, Q, R, N, P = ctx.saved_tensors
-        dA, dB, dQ, dR, dN = (torch.zeros_like(x) if d is None else d for x, d in zip((A, B, Q, R, N), tangents, strict=True))
+        dA, dB, dQ, dR, dN = (
+            torch.zeros_like(x) if d is None else d for x, d in zip((A, B, Q, R, N), tangents, strict=True)
+        )
         K = _gain(P, A, B, Q, R, N)
         F = A + B @ K
         change = symmetrise(dQ) + K.mT @ symmetrise(dR) @ K + 2 * symmetrise(dN @ K + (dA + dB @ K).mT @ P @ F)

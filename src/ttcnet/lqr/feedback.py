@@ -2,7 +2,8 @@
 
 With M = B' P A + N', S = R + B' P B, w = p + P c and F = A + B K, a step of dynamic programming is
 
-    K = -S^-1 M        P_{t-1} = Q_{t-1} + A' P A + M' K        k = -S^-1 (B' w + r)        p_{t-1} = q_{t-1} + A' w + M' k
+    K = -S^-1 M                P_{t-1} = Q_{t-1} + A' P A + M' K
+    k = -S^-1 (B' w + r)       p_{t-1} = q_{t-1} + A' w + M' k
 
 K minimises P_{t-1}, so that no derivative of K is needed in that of P_{t-1}. The adjoint runs forward in time: G and g
 below are the gradients of P_{t-1} and p_{t-1}, and come to those of P_t and p_t through the closed loop F.
@@ -36,13 +37,13 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        A, B, _, R, r, _, c, _, *_ = inputs
+        A, B, _, R, _, _, c, *_ = inputs
         ctx.given = [x is not None for x in inputs]
-        ctx.save_for_backward(A, B, R, r, c, *output)
+        ctx.save_for_backward(A, B, R, c, *output)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        A, B, R, r, c, K, k, P, p = ctx.saved_tensors
+        A, B, R, c, K, k, P, p = ctx.saved_tensors
         found = _gradients(A, B, R, c, (K, k, P[..., 1:, :, :], p[..., 1:, :]), grads)
         return *(x if given else None for x, given in zip(found, ctx.given[:8], strict=True)), None, None, None, None
 
@@ -66,9 +67,9 @@ def _gradients(
     Y, y = -torch.linalg.solve_ex(S, dK)[0], -torch.linalg.solve_ex(S, dk.unsqueeze(-1))[0].squeeze(-1)
 
     G, g = [symmetrise(dP[..., 0, :, :])], [dp[..., 0, :]]
-    steps = (F, B, Y, y, K, k, c, dP[..., 1:, :, :], dp[..., 1:, :])
-    dims = (-3, -3, -3, -2, -3, -2, -2, -3, -2)
-    for F_, B_, Y_, y_, _, k_, c_, dP_, dp_ in zip(*(x.unbind(d) for x, d in zip(steps, dims, strict=True)), strict=True):
+    steps = (F, B, Y, y, k, c, dP[..., 1:, :, :], dp[..., 1:, :])
+    dims = (-3, -3, -3, -2, -2, -2, -3, -2)
+    for F_, B_, Y_, y_, k_, c_, dP_, dp_ in zip(*(x.unbind(d) for x, d in zip(steps, dims, strict=True)), strict=True):
         f = apply(F_, g[-1]) + apply(B_, y_)
         Z = Y_ + outer(k_, g[-1])
         reach = apply(B_, k_)

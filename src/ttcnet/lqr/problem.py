@@ -9,14 +9,14 @@ The problem, for t = 1..T and a given h_0:
     subject to h_t = A_t h_{t-1} + B_t u_t + c_t
 
 Every field of a step has the index of its action u_t: Q_t and q_t are the cost of the state that u_t leads to, h_t; N_t
-couples u_t with the state that it starts from, h_{t-1}; c_t is added on the way from one to the other. h_0 costs nothing
-but through N_1. In tensors, where indices start from 0, `u[t]` leads from `h[t]` to `h[t + 1]`.
+couples u_t with the state that it starts from, h_{t-1}; c_t is added on the way from one to the other. h_0 costs
+nothing but through N_1. In tensors, where indices start from 0, `u[t]` leads from `h[t]` to `h[t + 1]`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
 import torch
@@ -63,20 +63,24 @@ class LQR:
     c: Tensor | None = None
     N: Tensor | None = None
     Qf: Tensor | None = None
-    horizon: int = None  # type: ignore[assignment]  # always an integer once it is built
+    horizon: int = field(default=None, kw_only=True)  # type: ignore[assignment]  # an integer once it is built
 
     def __post_init__(self) -> None:
         given = self.given()
         checks.one_kind(given, anchor="A")
         lead = self.h0.ndim - 1
         if lead < 0:
-            checks.fail("h0", "must have shape (..., n)", tuple(self.h0.shape), "Pass a vector, even for n = 1.")
+            checks.fail(
+                "h0", "must have shape (..., n)", tuple(self.h0.shape), "Pass a vector, even for n = 1.", code="shape"
+            )
         if self.B.ndim != lead + 3:
             rule = f"must have shape (..., T, n, m) with the {lead} leading dimensions of h0"
-            checks.fail("B", rule, tuple(self.B.shape), "Add leading dimensions of 1; they broadcast.")
+            checks.fail("B", rule, tuple(self.B.shape), "Add leading dimensions of 1; they broadcast.", code="shape")
         n, m = self.B.shape[-2:]
         if n == 0 or m == 0:
-            checks.fail("B", "must have a state and an action", tuple(self.B.shape), "Use n >= 1 and m >= 1.")
+            checks.fail(
+                "B", "must have a state and an action", tuple(self.B.shape), "Use n >= 1 and m >= 1.", code="shape"
+            )
         T = _longest(given, lead) if self.horizon is None else self.horizon
         if isinstance(T, bool) or not isinstance(T, checks.INTEGERS) or T < 0:
             checks.fail("horizon", "must be an integer of 0 or more", repr(T), "Pass the number of steps.")
@@ -111,13 +115,17 @@ class LQR:
         for name, value, size in (("states", states, h0.shape[-1]), ("actions", actions, B.shape[-1])):
             if value is not None and tuple(value.shape[lead:]) not in ((T, size), (1, size)):
                 rule = f"must have shape (..., {T}, {size}) or (..., 1, {size}) with {lead} leading dimensions"
-                checks.fail(name, rule, tuple(value.shape), "Give a reference for every step after h0, or one.")
+                checks.fail(
+                    name, rule, tuple(value.shape), "Give a reference for every step after h0, or one.", code="shape"
+                )
         if Qf is None:
             q = -apply(Q, states)
         else:
             aims = states.expand(*states.shape[:-2], T, -1)
             parts = -apply(Q, aims[..., :-1, :]), -apply(Qf, aims[..., -1, :]).unsqueeze(-2)
-            q = torch.cat([x.expand(*torch.broadcast_shapes(*(y.shape[:lead] for y in parts)), -1, -1) for x in parts], -2)
+            q = torch.cat(
+                [x.expand(*torch.broadcast_shapes(*(y.shape[:lead] for y in parts)), -1, -1) for x in parts], -2
+            )
         r = None
         if actions is not None:
             r = -(R * actions if R.ndim == h0.ndim + 1 else apply(R, actions))
@@ -204,7 +212,7 @@ class LQR:
     def _actions(self, u: Tensor) -> Tensor:
         if u.shape[-2:] != (self.horizon, self.action_size):
             rule = f"must have shape (..., T, m) = (..., {self.horizon}, {self.action_size})"
-            checks.fail("u", rule, tuple(u.shape), "Pass an action for every step.")
+            checks.fail("u", rule, tuple(u.shape), "Pass an action for every step.", code="shape")
         return u.to(working_dtype(self.h0.dtype))
 
 
@@ -227,7 +235,9 @@ def _check_shape(name: str, shape: tuple[int, ...], lead: int, sizes: dict[str, 
             for form, numbers in zip(FORMS[name], forms, strict=True)
         )
         rule = f"must have shape {accepted} with {lead} leading dimensions, as B and h0 say"
-        checks.fail(name, rule, shape, "Reshape it, expand it along the horizon, or give it one step for all.")
+        checks.fail(
+            name, rule, shape, "Reshape it, expand it along the horizon, or give it one step for all.", code="shape"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,8 +304,8 @@ class ModulatedLQR:
     @torch.no_grad()
     def check(self) -> None:
         """Raise a ValueError unless all values are finite, decays and r_inv 0 or more, Q and Qf symmetric."""
-        for field in fields(self):
-            checks.finite(field.name, getattr(self, field.name))
+        for each in fields(self):
+            checks.finite(each.name, getattr(self, each.name))
         for name in ("r_inv", "decay_A", "decay_B", "decay_Q"):
             checks.non_negative(name, getattr(self, name), f"Pass {name} through a softplus.")
         checks.symmetric("Q", self.Q)

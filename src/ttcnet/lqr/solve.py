@@ -92,9 +92,9 @@ def _of_nothing(dense: LQR, asked: torch.dtype, gains: bool) -> Solution:
     """No step: nothing is decided, and h_0 costs nothing."""
     h, u = dense.h0.unsqueeze(-2), dense.B.sum(-2)
     zero = torch.zeros_like(h)
-    parts = (u, h, zero, dense.objective(u, h))
+    parts = [u, h, zero, dense.objective(u, h)]
     if gains:
-        parts += (dense.B.mT, u, torch.zeros_like(dense.h0[..., None, :, None] * zero.unsqueeze(-2)), zero)
+        parts += [dense.B.mT, u, torch.zeros_like(dense.h0[..., None, :, None] * zero.unsqueeze(-2)), zero]
     return Solution(*(x.to(asked) for x in parts))
 
 

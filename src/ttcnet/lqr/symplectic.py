@@ -23,8 +23,8 @@ from .arithmetic import apply, per_step
 
 
 class Factors(NamedTuple):
-    """Per step: A_t, A_t^-T, B_t, Q_t (t = 0..T, with Q_0 = 0), R_t^-1, G_t = B_t R_t^-1 B_t' and N_t. Where there is an
-    N, A and Q are those without it."""
+    """Per step: A_t, A_t^-T, B_t, Q_t (t = 0..T, with Q_0 = 0), R_t^-1, G_t = B_t R_t^-1 B_t' and N_t. Where there is
+    an N, A and Q are those without it."""
 
     A: tuple[Tensor, ...]
     A_inv_T: tuple[Tensor, ...]
@@ -44,8 +44,9 @@ def factorise(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor | None, limi
         Q = torch.cat([Q[..., :-1, :, :] - N @ R_inv @ N.mT, Q[..., -1:, :, :]], -3)
     A_inv, _ = torch.linalg.inv_ex(A)
     G = B @ R_inv @ B.mT
+    Ns = (None,) * B.shape[-3] if N is None else N.unbind(-3)
     parts = (x.unbind(-3) for x in (A, A_inv.mT, B, Q, R_inv, G))
-    return Factors(*parts, (None,) * B.shape[-3] if N is None else N.unbind(-3))
+    return Factors(*parts, Ns)  # type: ignore[call-arg]
 
 
 def substitute(

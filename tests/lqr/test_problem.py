@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.func import grad, hessian, jacfwd, jacrev, vmap
 
-from tests.lqr.problems import random_problem
 from ttcnet.lqr import LQR, solve
+from ttcnet.testing.problems import random_problem
 
 METHODS = [("riccati", None), ("riccati", False), ("riccati", True), ("kkt", None), ("symplectic", None)]
 PARTS = ("u", "h", "costate", "cost")

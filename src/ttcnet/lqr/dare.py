@@ -61,14 +61,12 @@ def dare(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor | None = None, *,
     checks.one_kind(given, anchor="A")
     n, m = B.shape[-2:] if B.ndim >= 2 else (0, 0)
     if not (n and m):
-        checks.fail(
-            "B", "must have shape (..., n, m)", tuple(B.shape), "Pass a matrix, even for n = m = 1.", code="shape"
-        )
+        checks.fail("B", "must have shape (..., n, m)", tuple(B.shape), "Pass a matrix, even for n = m = 1.", "shape")
     for name, shape in (("A", (n, n)), ("Q", (n, n)), ("R", (m, m)), ("N", (n, m))):
         value = given.get(name)
         if value is not None and tuple(value.shape[-2:]) != shape:
             rule = f"must have shape (..., {shape[0]}, {shape[1]}), as B says"
-            checks.fail(name, rule, tuple(value.shape), "Reshape it.", code="shape")
+            checks.fail(name, rule, tuple(value.shape), "Reshape it.", "shape")
     if check:
         for name, value in given.items():
             checks.finite(name, value)
@@ -176,4 +174,4 @@ def _check_loop(F: Tensor, P: Tensor) -> None:
         which = f"problem {checks.first(bad)} of the batch" if bad.ndim else "the problem"
         worst = f"an eigenvalue of A + B K of size {float(size[bad].max()):.6g}" if good.all() else "NaN or infinity"
         remedy = "A direction that does not settle must be within reach of B and cost something in Q; look at both."
-        checks.fail("closed loop", "must settle", f"{worst} in {which}", remedy)
+        checks.fail("closed loop", "must settle", f"{worst} in {which}", remedy, "unstable")

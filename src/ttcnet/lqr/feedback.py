@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import fail
 from .adjoint import Terms
 from .arithmetic import apply, outer, symmetrise
 
@@ -49,9 +50,9 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise NotImplementedError(
-            "gains and values have no forward mode derivatives (torch.func.jvp, jacfwd, hessian). Use torch.func.grad, "
-            "vjp or jacrev, or solve(..., implicit=False)."
+        rule, remedy = "have no forward mode derivatives", "Use torch.func.grad, vjp or jacrev, or implicit=False."
+        fail(
+            "gains and values", rule, "torch.func.jvp, jacfwd or hessian", remedy, "no-derivative", NotImplementedError
         )
 
 

@@ -71,19 +71,17 @@ class LQR:
         lead = self.h0.ndim - 1
         if lead < 0:
             checks.fail(
-                "h0", "must have shape (..., n)", tuple(self.h0.shape), "Pass a vector, even for n = 1.", code="shape"
+                "h0", "must have shape (..., n)", tuple(self.h0.shape), "Pass a vector, even for n = 1.", "shape"
             )
         if self.B.ndim != lead + 3:
             rule = f"must have shape (..., T, n, m) with the {lead} leading dimensions of h0"
-            checks.fail("B", rule, tuple(self.B.shape), "Add leading dimensions of 1; they broadcast.", code="shape")
+            checks.fail("B", rule, tuple(self.B.shape), "Add leading dimensions of 1; they broadcast.", "shape")
         n, m = self.B.shape[-2:]
         if n == 0 or m == 0:
-            checks.fail(
-                "B", "must have a state and an action", tuple(self.B.shape), "Use n >= 1 and m >= 1.", code="shape"
-            )
+            checks.fail("B", "must have a state and an action", tuple(self.B.shape), "Use n >= 1 and m >= 1.", "shape")
         T = _longest(given, lead) if self.horizon is None else self.horizon
         if isinstance(T, bool) or not isinstance(T, checks.INTEGERS) or T < 0:
-            checks.fail("horizon", "must be an integer of 0 or more", repr(T), "Pass the number of steps.")
+            checks.fail("horizon", "must be an integer of 0 or more", repr(T), "Pass the number of steps.", "too-small")
         object.__setattr__(self, "horizon", T)
         sizes = {"T": T, "n": n, "m": m}
         for name, value in given.items():
@@ -93,7 +91,7 @@ class LQR:
             _ = self.batch_shape
         except RuntimeError:
             shapes = ", ".join(f"{name} {tuple(value.shape[:lead])}" for name, value in given.items())
-            checks.fail("leading dimensions", "must broadcast", shapes, "Make them equal, or 1.")
+            checks.fail("leading dimensions", "must broadcast", shapes, "Make them equal, or 1.", "shape")
 
     @classmethod
     def tracking(
@@ -116,7 +114,7 @@ class LQR:
             if value is not None and tuple(value.shape[lead:]) not in ((T, size), (1, size)):
                 rule = f"must have shape (..., {T}, {size}) or (..., 1, {size}) with {lead} leading dimensions"
                 checks.fail(
-                    name, rule, tuple(value.shape), "Give a reference for every step after h0, or one.", code="shape"
+                    name, rule, tuple(value.shape), "Give a reference for every step after h0, or one.", "shape"
                 )
         if Qf is None:
             q = -apply(Q, states)
@@ -212,7 +210,7 @@ class LQR:
     def _actions(self, u: Tensor) -> Tensor:
         if u.shape[-2:] != (self.horizon, self.action_size):
             rule = f"must have shape (..., T, m) = (..., {self.horizon}, {self.action_size})"
-            checks.fail("u", rule, tuple(u.shape), "Pass an action for every step.", code="shape")
+            checks.fail("u", rule, tuple(u.shape), "Pass an action for every step.", "shape")
         return u.to(working_dtype(self.h0.dtype))
 
 
@@ -235,9 +233,7 @@ def _check_shape(name: str, shape: tuple[int, ...], lead: int, sizes: dict[str, 
             for form, numbers in zip(FORMS[name], forms, strict=True)
         )
         rule = f"must have shape {accepted} with {lead} leading dimensions, as B and h0 say"
-        checks.fail(
-            name, rule, shape, "Reshape it, expand it along the horizon, or give it one step for all.", code="shape"
-        )
+        checks.fail(name, rule, shape, "Reshape it, expand it along the horizon, or give it one step for all.", "shape")
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,13 +272,14 @@ class ModulatedLQR:
         checks.one_kind({f.name: getattr(self, f.name) for f in fields(self)}, anchor="a")
         if self.a.ndim != 3:
             remedy = "Flatten batch and sequence into tokens: a.flatten(0, -3)."
-            checks.fail("a", "must have shape (tokens, heads, n)", tuple(self.a.shape), remedy)
+            checks.fail("a", "must have shape (tokens, heads, n)", tuple(self.a.shape), remedy, "shape")
         if self.r_inv.ndim != 3:
             remedy = "Flatten batch and sequence into tokens: r_inv.flatten(0, -3)."
-            checks.fail("r_inv", "must have shape (tokens, heads, m)", tuple(self.r_inv.shape), remedy)
+            checks.fail("r_inv", "must have shape (tokens, heads, m)", tuple(self.r_inv.shape), remedy, "shape")
         (N, H, n), m = self.a.shape, self.r_inv.shape[-1]
         if n == 0 or m == 0:
-            checks.fail("a and r_inv", "must have a state and an action", f"n = {n}, m = {m}", "Use n >= 1 and m >= 1.")
+            remedy = "Use n >= 1 and m >= 1."
+            checks.fail("a and r_inv", "must have a state and an action", f"n = {n}, m = {m}", remedy, "shape")
         vector, action = ("(N, H, n)", (N, H, n)), ("(N, H, m)", (N, H, m))
         checks.shape("r_inv", self.r_inv, action)
         checks.shape("B", self.B, ("(N, n, m)", (N, n, m)), ("(N, H, n, m)", (N, H, n, m)))

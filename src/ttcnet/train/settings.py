@@ -123,7 +123,7 @@ def _is(value: Any, kind: type) -> bool:
 def values_of(path: Path, *above: Path) -> dict[str, Any]:
     """What a TOML file says; `extends` names a file beside it that says the rest."""
     if not path.is_file():
-        remedy = "Name a TOML file; experiments/math has some."
+        remedy = "Name a TOML file; the documentation says how to write one."
         fail("settings", "must be a file", f"{str(path)!r}, which is none", remedy, FileNotFoundError)
     try:
         values = tomllib.loads(path.read_text("utf-8"))

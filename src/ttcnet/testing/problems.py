@@ -41,7 +41,7 @@ def random_problem(
     if affine:
         fields |= {"r": normal(T, m), "q": normal(T, n), "c": normal(T, n)}
         fields["N"] = _between(Q, torch.diag_embed(R) if diagonal_R else R, normal(T, n, m))
-    return LQR(**{name: ready(x) for name, x in fields.items()})
+    return LQR(**{name: ready(x) for name, x in fields.items()})  # type: ignore[arg-type]
 
 
 def _between(Q: Tensor, R: Tensor, X: Tensor) -> Tensor:

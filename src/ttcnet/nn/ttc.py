@@ -155,7 +155,9 @@ class TTCLayer(nn.Module):
         y = x + self._answer(x, problem, horizon)
         solution = whole_plans(problem, horizon)
         lead = (*x.shape[:-1], self.heads)
-        return y, Solution(**{name: value.view(*lead, *value.shape[2:]) for name, value in vars(solution).items()})
+        return y, Solution(
+            **{name: value.view(*lead, *value.shape[2:]) for name, value in vars(solution).items() if value is not None}
+        )
 
     def problem(self, x: Tensor) -> ModulatedLQR:
         """The control problems that tokens x (..., width) plan: one a head, the tokens flattened to N."""

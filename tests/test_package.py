@@ -87,6 +87,16 @@ def test_imports_point_one_way(path):
             assert RANK[parts[1]] <= RANK[own], f"{path.relative_to(SOURCE)} must not import {name}"
 
 
+def test_evaluation_knows_the_protocol_and_no_task():
+    """But for what is about one task by its name."""
+    known = {"ttcnet.tasks", "ttcnet.tasks.task", "ttcnet.tasks.statistics"}
+    one_task = {"analysis/probes.py", "lm_eval/tasks/amc.py"}
+    for path in (SOURCE / "evaluate").rglob("*.py"):
+        if str(path.relative_to(SOURCE / "evaluate")) not in one_task:
+            names = {name for name in imported(path) if name.startswith("ttcnet.tasks")}
+            assert names <= known, f"{path.relative_to(SOURCE)} must not import {names - known}"
+
+
 def test_packages_do_not_import_each_other_in_a_circle():
     """Of one row too: train, evaluate and data may use each other, but not in both directions."""
     found = {}

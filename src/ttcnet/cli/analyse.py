@@ -44,7 +44,7 @@ def alignment(
             check_picture("plot", plot)
         tell("Starting transformers ...")
         require("transformers", "models", "ttcnet analyse")
-        from ttcnet.evaluate.analysis.alignment_report import draw, report, table
+        from ttcnet.evaluate.analysis.alignment import draw, report, table
 
         found = report(
             model, data, adapter=adapter, horizon=horizon, limit=limit, device=device,

@@ -69,10 +69,6 @@ class Graders:
         for process in self._started:
             process.close()
 
-    def check(self) -> None:
-        """Fail if what grading needs is not installed."""
-        self.submit("1", "1").result()
-
     def submit(self, gold: str, text: str) -> Future[Verdict]:
         return self._threads.submit(self._judge, gold, text)
 

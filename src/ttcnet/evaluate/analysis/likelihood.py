@@ -1,5 +1,5 @@
-"""How likely a model finds given solutions: the mean log-likelihood of their tokens, at any horizon. It tells models
-apart long before they answer anything right."""
+"""The log-likelihood of given solutions under a model, at any horizon. It tells models apart long before they answer
+anything right."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class TTCNetLM(HFLM):  # type: ignore[misc, unused-ignore]
             self._config = self._model.config
 
     def _check(self, _: Any, args: tuple[Any, ...], given: dict[str, Any], output: Any) -> None:
-        """That scores are numbers: lm_eval would go on with NaN, and report it, or an accuracy of it."""
+        """Fail if scores are not finite: lm_eval would report NaN, or an accuracy made of it."""
         broken = (~output.logits.amax(-1).isfinite()).any(-1).nonzero()[:, 0]
         if len(broken):
             ids = args[0] if args else given["input_ids"]

@@ -1,5 +1,5 @@
-"""Grading: is this text the right answer? By math-verify, gold answer first, in processes with a time limit, so that it
-works from any thread and no answer can hold up the others."""
+"""Grading by math-verify, gold answer first. It runs in processes with a time limit, so that it works from any thread
+and no answer holds up the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stable recursion behind `plan`, in plain PyTorch: the reference for every kernel.
+"""backend="reference": the stable recursion behind `plan` in plain PyTorch, which every kernel is tested against.
 
 Backward in time, from P = Qf, a step absorbs its actions (steps.py) and steps back through the dynamics. Actions are in
 units of their cost, D_t = R^-1/2 exp(-t decay_B), so that r_inv = 0 is no special case:

@@ -15,9 +15,9 @@ from tests.train import tiny
 from ttcnet.cli import app
 from ttcnet.evaluate.analysis.alignment import path_mean, similarity, summary
 from ttcnet.evaluate.analysis.trajectories import Question, generated, questions, trajectories, written
-from ttcnet.evaluate.engines.models import ttc_layers
 from ttcnet.evaluate.runs.storage import RunFolder
 from ttcnet.lqr import solve
+from ttcnet.nn import ttc_layers
 from ttcnet.reading import Row, rows
 
 STEPS = ((1, 0), (0, 1), (1, 1))

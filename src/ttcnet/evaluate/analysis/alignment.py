@@ -23,12 +23,12 @@ from ttcnet.console import tell
 from ttcnet.environment import circumstances
 from ttcnet.errors import fail, not_finite
 from ttcnet.extras import require
+from ttcnet.models.depth import horizon_of
 from ttcnet.reading import rows
 from ttcnet.tasks.statistics import Mean
 from ttcnet.writing import replacing
 
 from ..engines.local import load
-from ..engines.models import horizon_of
 from .trajectories import Questions, generated, questions, trajectories, written
 
 PLANS = ("plan", "start")  # what is aligned: planned states; for comparison, the state that they start from, held still

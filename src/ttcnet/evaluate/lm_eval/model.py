@@ -8,6 +8,7 @@ lm_eval finds the models of other packages once they are imported. To use its ow
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -18,11 +19,11 @@ from transformers import AutoModelForCausalLM
 
 from ttcnet.attention import avoid_cudnn
 from ttcnet.errors import fail, not_finite
-from ttcnet.models.depth import horizon_of
+from ttcnet.models.depth import horizon, horizon_of
 from ttcnet.models.loading import Whole
 from ttcnet.options import usable
 
-from ..engines.models import horizon, with_adapter
+from ..engines.adapters import with_adapter
 from .answer_cache import AnswerCache
 
 SHOWN = 60  # characters of a text that a message quotes
@@ -80,7 +81,7 @@ class TTCNetLM(HFLM):  # type: ignore[misc, unused-ignore]
 
     def planning(self) -> Any:
         """A `with` block in which the model plans as far as it was asked to."""
-        return horizon(self.model, self.steps)
+        return nullcontext() if self.steps is None else horizon(self.model, self.steps)
 
     def _model_call(self, *args: Any, **options: Any) -> Tensor:
         with self.planning():

@@ -22,7 +22,7 @@ ROOT = SOURCE.parents[1]
 # imports may point to the same row or to an earlier one
 ROWS = [
     {
-        "attention",
+        "torch_settings",
         "bars",
         "bounds",
         "compiling",

@@ -17,11 +17,11 @@ from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from ttcnet.attention import avoid_cudnn
 from ttcnet.errors import fail, not_finite
 from ttcnet.models.depth import horizon, horizon_of
 from ttcnet.models.loading import Whole
 from ttcnet.options import usable
+from ttcnet.torch_settings import avoid_cudnn
 
 from ..engines.adapters import with_adapter
 from .answer_cache import AnswerCache

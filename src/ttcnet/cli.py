@@ -14,6 +14,7 @@ from .evaluate.commands import app as evaluate
 from .tasks.countdown.commands import app as countdown
 from .tasks.sudoku.commands import app as sudoku
 from .train.commands import KEYS, sft
+from .train.sudoku_command import train as train_sudoku
 
 app = typer.Typer(
     cls=Commands,
@@ -22,6 +23,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+sudoku.command("train")(train_sudoku)
 app.add_typer(sudoku, name="sudoku")
 app.add_typer(countdown, name="countdown")
 app.add_typer(evaluate, name="eval")

@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM
 import ttcnet.adapter as adapter
 from tests.train.conftest import ADAPTER
 from tests.train.tiny import model, tokenizer
-from ttcnet.train import fine_tuner, sft
-from ttcnet.train.fine_tuner import FineTuner, Horizons
+from ttcnet.train import sft
+from ttcnet.train.learner import Learner
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of trl, datasets and transformers, to each other
 
@@ -23,14 +23,14 @@ class KilledError(Exception):
 
 
 def kill_at(step, monkeypatch):
-    at_step = Horizons.on_step_begin
+    advance = Learner.advance
 
-    def on_step_begin(self, args, state, control, **others):
-        if state.global_step == step:
+    def dies(self):
+        if self.step == step:
             raise KilledError
-        at_step(self, args, state, control, **others)
+        advance(self)
 
-    monkeypatch.setattr(Horizons, "on_step_begin", on_step_begin)
+    monkeypatch.setattr(Learner, "advance", dies)
 
 
 def log(config):
@@ -92,7 +92,7 @@ def test_what_is_inserted_goes_on_alone(make, monkeypatch):
 
 
 def test_a_finished_run_learns_no_more(copied, finished, monkeypatch):
-    monkeypatch.setattr(FineTuner, "training_step", None)
+    monkeypatch.setattr(Learner, "advance", None)
     assert_equal(finished[1], sft.fine_tune(copied, model(), tokenizer()))
     assert log(copied) == log(finished[2])
 

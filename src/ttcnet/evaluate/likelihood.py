@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ttcnet.errors import fail, not_finite
-from ttcnet.train.examples import IGNORED, Example
+from ttcnet.train.examples import IGNORED, Example, padded
 
 from .means import Mean, average, ratio
 from .models import horizon
@@ -105,14 +105,3 @@ def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
         size = max(1, tokens // lengths[order[0]])
         yield order[:size]
         order = order[size:]
-
-
-def padded(examples: Sequence[Example], filler: int, multiple: int = 1) -> tuple[Tensor, Tensor]:
-    """Tokens and labels (examples, length), padded at the end."""
-    length = -(-max(len(example.input_ids) for example in examples) // multiple) * multiple
-    ids = torch.full((len(examples), length), filler)
-    labels = torch.full((len(examples), length), IGNORED)
-    for place, example in enumerate(examples):
-        ids[place, : len(example.input_ids)] = torch.tensor(example.input_ids)
-        labels[place, : len(example.labels)] = torch.tensor(example.labels)
-    return ids, labels

@@ -82,13 +82,12 @@ def sft(
         check_model(config.model)
         if is_file(config.data) and next(rows(config.data), None) is None:
             fail("data", "must have at least one row", f"none in {config.data}", "Check the file.")
-        tell("Starting transformers and TRL ...")
-        for package in ("trl", "datasets", "transformers"):
+        tell("Starting transformers ...")
+        for package in ("datasets", "peft", "transformers"):
             require(package, "sft", "ttcnet sft")
         from ttcnet.processes import is_first_process
 
-        from .record import RESULTS
-        from .sft import fine_tune
+        from .sft import RESULTS, fine_tune
 
         fine_tune(config, trust_remote_code=trust_remote_code)
     if is_first_process():

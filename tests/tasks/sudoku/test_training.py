@@ -17,9 +17,7 @@ from ttcnet.tasks.sudoku import commands, generate
 from ttcnet.tasks.sudoku.decode import cell_by_cell, in_one_pass
 from ttcnet.tasks.sudoku.feed import STEPS_AT_ONCE, Feed
 from ttcnet.tasks.sudoku.settings import ARCHITECTURES, TrainConfig
-from ttcnet.tasks.sudoku.trainer import Trainer
-from ttcnet.tasks.sudoku.training import train
-from ttcnet.train import checkpoint
+from ttcnet.train.sudoku import learner, train, trained_model
 
 TINY = TrainConfig(steps=6, batch=4, layers=2, width=32, heads=2, dropout=0.1, augmentation="relabel+reveal")
 LOOPED = replace(TINY, layers=1, loops=4, interleave="2:1", supervision="loop", zero_init=True, inserted_lr=1e-3)

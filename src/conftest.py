@@ -2,6 +2,4 @@
 
 from importlib.util import find_spec
 
-collect_ignore = [
-    f"ttcnet/evaluate/{name}.py" for name in ("harness", "journal", "lm_model") if not find_spec("lm_eval")
-]
+collect_ignore = [] if find_spec("lm_eval") else ["ttcnet/evaluate/lm_eval"]

@@ -9,7 +9,7 @@ import pytest
 
 from ttcnet.data.sources import answer_in
 from ttcnet.data.text import tokens
-from ttcnet.evaluate.tree import _number
+from ttcnet.evaluate.engines.tree import _number
 from ttcnet.tasks import countdown
 from ttcnet.tasks.math.judge import INTEGER, PERCENT
 from ttcnet.tasks.math.stated import stated

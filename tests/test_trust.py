@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.evaluate.engines import model_folder, write
+from tests.evaluate.scripted import model_folder, write
 from ttcnet.cli import app
 
 CODE = """

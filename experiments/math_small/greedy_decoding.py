@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface, StaticCache
 
-from ttcnet.evaluate.likelihood import batches
+from ttcnet.evaluate.analysis.likelihood import batches
 
 GROUPED = "grouped_with_own_mask"  # transformers makes no mask for attention that it does not know
 TOKENS = 2**19  # in a batch, prompts and answers together

@@ -22,7 +22,7 @@ from transformers import AttentionInterface, Trainer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from ttcnet import adapter
-from ttcnet.evaluate.likelihood import padded
+from ttcnet.evaluate.analysis.likelihood import padded
 from ttcnet.insertable import plans
 from ttcnet.lqr.arithmetic import working_dtype
 from ttcnet.nn.horizon import parse

@@ -20,7 +20,7 @@ from ttcnet.attention import avoid_cudnn
 from ttcnet.bars import Bar
 from ttcnet.environment import circumstances
 from ttcnet.errors import fail
-from ttcnet.evaluate.likelihood import answer_tokens, likelihoods
+from ttcnet.evaluate.analysis.likelihood import answer_tokens, likelihoods
 from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.train.settings import FineTuning
 from ttcnet.writing import replacing, write_json, write_text

@@ -18,7 +18,7 @@ from statistics import mean
 from typing import Any
 
 from experiments.commands import current
-from ttcnet.evaluate.means import ratio
+from ttcnet.tasks.statistics import ratio
 
 Result = dict[str, Any]
 OWN = 8  # the horizon of TTC-Net where a table does not say

@@ -17,6 +17,6 @@ def graders():
 @pytest.fixture(autouse=True)
 def _shared(request, monkeypatch):
     """The command line takes it too."""
-    if "graders" in request.fixturenames or request.module.__name__.endswith(("test_commands", "test_scaling")):
+    if "graders" in request.fixturenames or request.module.__name__.endswith(("test_scaling", "cli.test_evaluate")):
         shared = request.getfixturevalue("graders")
         monkeypatch.setattr(ttcnet.tasks.math, "Graders", lambda: nullcontext(shared))

@@ -9,18 +9,17 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import ttcnet.adapter as adapter
+from tests.evaluate.scripted import model_folder, sums, write
 from tests.fake_server import answer, serving
 from tests.tasks.sudoku.boards import PUZZLE, SOLUTION
 from tests.train import tiny
 from ttcnet.cli import app
-from ttcnet.evaluate.choose import best_of
-from ttcnet.evaluate.decoding import decode
-from ttcnet.evaluate.likelihood import log_likelihoods
+from ttcnet.evaluate.analysis.likelihood import log_likelihoods
+from ttcnet.evaluate.analysis.selection import best_of
+from ttcnet.evaluate.engines.decoding import decode
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.tasks.sudoku.settings import TrainConfig
 from ttcnet.train.examples import Example
-
-from .engines import model_folder, sums, write
 
 SAID = "model must give finite scores; got NaN or infinity for "
 

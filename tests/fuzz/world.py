@@ -9,11 +9,11 @@ import torch
 from typer.testing import CliRunner
 
 import ttcnet.adapter as adapter
-from tests.evaluate.engines import Scripted, model_folder, write
+from tests.evaluate.scripted import Scripted, model_folder, write
 from tests.train import tiny
 from ttcnet.cli import app
-from ttcnet.evaluate.run import Plan, run
-from ttcnet.evaluate.summary import summarise
+from ttcnet.evaluate.runs.run import Plan, run
+from ttcnet.evaluate.runs.summary import summarise
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.tasks.math import Graders, Problem
 from ttcnet.tasks.sudoku import generate

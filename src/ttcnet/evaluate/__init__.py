@@ -1,5 +1,5 @@
 """Evaluation of language models: generation, grading, figures with intervals."""
 
-from .statistics import bootstrap, pass_at_k, wilson
+from ttcnet.tasks.statistics import bootstrap, pass_at_k, wilson
 
 __all__ = ["bootstrap", "pass_at_k", "wilson"]

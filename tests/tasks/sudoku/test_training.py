@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from ttcnet.cli import sudoku as commands
 from ttcnet.models import TTCNetForCellClassification
-from ttcnet.tasks.sudoku import commands, generate
+from ttcnet.tasks.sudoku import generate
 from ttcnet.tasks.sudoku.decode import cell_by_cell, in_one_pass
 from ttcnet.tasks.sudoku.feed import STEPS_AT_ONCE, Feed
 from ttcnet.tasks.sudoku.settings import ARCHITECTURES, TrainConfig

@@ -1,0 +1,80 @@
+"""The command line: one command, `ttcnet`, with sub-commands. Imports happen inside them, to keep --help instant."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ttcnet import __version__
+from ttcnet.console import Commands, plain_logs, say
+
+from . import analyse, countdown, data, evaluate, sft, sudoku
+
+app = typer.Typer(
+    cls=Commands,
+    help="Planning inside language models: a layer that solves an optimal-control problem for every token.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(sudoku.app, name="sudoku")
+app.add_typer(countdown.app, name="countdown")
+app.add_typer(evaluate.app, name="eval")
+app.add_typer(analyse.app, name="analyse")
+app.command(epilog=sft.KEYS)(sft.sft)
+app.command()(data.data)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        say(f"ttcnet {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    plain_logs()
+
+
+@app.command()
+def env(json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
+    """Show versions, the machine, and which planning backends can run here (and why not)."""
+    from ttcnet.environment import report
+
+    sections = report()
+    if json:
+        from json import dumps
+
+        say(dumps(sections, indent=2))
+        return
+    width = max(len(name) for entries in sections.values() for name in entries)
+    for section, entries in sections.items():
+        typer.secho(section, bold=True)
+        for name, value in entries.items():
+            say(f"  {name:<{width}}  {value}")
+
+
+@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def bench(context: typer.Context) -> None:
+    """Measure planning and its rivals: time, memory and error. Needs a checkout of the repository."""
+    import sys
+    from importlib import import_module
+    from pathlib import Path
+
+    # the checkout that this package runs from, or the one the user stands in
+    places = [Path(__file__).resolve().parents[3], Path.cwd(), *Path.cwd().parents]
+    checkout = next((place for place in places if (place / "benchmarks" / "providers.py").is_file()), None)
+    if checkout is None:
+        say(
+            "The benchmarks are not part of the installed package: they live in the repository. "
+            "Clone it, and run this command inside it.",
+            err=True,
+        )
+        raise typer.Exit(1)
+    sys.path.insert(0, str(checkout))
+    import_module("benchmarks.__main__").app(args=context.args, prog_name="ttcnet bench")

@@ -1,0 +1,58 @@
+"""ttcnet analyse ...: imports happen inside the commands, to keep --help instant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ttcnet.options import Device, Trust
+
+app = typer.Typer(help="Look inside models.", no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+@app.command()
+def alignment(
+    model: Annotated[str, typer.Option(help="Folder or name of the Hub.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            help="Problems and solutions: a JSON Lines file, owner/name of the Hub, or a folder of `ttcnet eval math`."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="JSON file for what is found.")],
+    adapter: Annotated[str | None, typer.Option(help="Folder of an adapter for the model.")] = None,
+    horizon: Annotated[int | None, typer.Option(help="Steps to look ahead; the model's own if not given.")] = None,
+    limit: Annotated[int | None, typer.Option(help="The first so many questions.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Also draw a figure: PNG, PDF or SVG.")] = None,
+    device: Device = "auto",
+    trust_remote_code: Trust = False,
+) -> None:
+    """Compare what TTC layers plan with the chain of thought that follows, of the same question and of others."""
+    from ttcnet.console import say, tell
+    from ttcnet.errors import complaints
+    from ttcnet.extras import require
+    from ttcnet.names import check_model
+    from ttcnet.writing import check_output, check_picture, write_json
+
+    with complaints():
+        check_model(model, adapter)
+        check_output("out", out)
+        if plot is not None:
+            require("matplotlib", "plot", "Drawing the alignment")
+            check_picture("plot", plot)
+        tell("Starting transformers ...")
+        require("transformers", "models", "ttcnet analyse")
+        from ttcnet.evaluate.analysis.alignment_report import draw, report, table
+
+        found = report(
+            model, data, adapter=adapter, horizon=horizon, limit=limit, device=device,
+            trust_remote_code=trust_remote_code,
+        )  # fmt: skip
+        write_json(out, found)
+        if plot is not None:
+            draw(found, plot)
+    for line in table(found):
+        say(line)
+    say(f"Written to {out}{'' if plot is None else f' and {plot}'}.")

@@ -1,0 +1,50 @@
+"""ttcnet countdown ...: imports happen inside the commands, to keep --help instant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Countdown: reach a target from given numbers.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+
+
+@app.callback()
+def main() -> None:
+    pass
+
+
+@app.command("make")
+def make_command(
+    out: Annotated[Path, typer.Option(help="JSON Lines file to write.")],
+    count: Annotated[int, typer.Option(min=1, help="Puzzles.")] = 1000,
+    numbers: Annotated[str, typer.Option(help="Numbers of a puzzle: 4, or 3-4 for either.")] = "3-4",
+    largest: Annotated[int, typer.Option(help="Largest number.")] = 30,
+    operations: Annotated[str, typer.Option(help="Some of +-*/.")] = "+-*/",
+    limit: Annotated[int, typer.Option(help="Largest target, and largest value on the way to it.")] = 999,
+    split: Annotated[str, typer.Option(help="train or test; no puzzle is in both.")] = "train",
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+) -> None:
+    """Make puzzles with solutions: problem, solution and answer for ttcnet sft; numbers and target for grading."""
+    from ttcnet.console import say
+    from ttcnet.errors import complaints, fail, whole_number
+    from ttcnet.tasks.countdown.generator import Difficulty, make
+    from ttcnet.tasks.countdown.text import row
+    from ttcnet.writing import check_output, is_stream, write_lines
+
+    with complaints():
+        ends = [whole_number(end) for end in numbers.split("-")]
+        fewest, most = ends[0], ends[-1]
+        if len(ends) > 2 or fewest is None or most is None:
+            fail("numbers", "must be a number, or two with a dash between", repr(numbers[:40]), "Pass 4 or 3-4.")
+        difficulty = Difficulty((fewest, most), largest, operations, limit)
+        if out.exists() and not is_stream(out):
+            remedy = "Remove it, or name another file."
+            fail("out", "must be a new file", f"{out}, which is there already", remedy, FileExistsError)
+        check_output("out", out)
+        puzzles = make(count, difficulty, seed=seed, split=split)
+        write_lines(out, map(row, puzzles))
+    say(f"{len(puzzles):,} puzzles are in {out}.")

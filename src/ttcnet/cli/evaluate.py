@@ -1,0 +1,255 @@
+"""ttcnet eval ...: imports happen inside the commands, to keep --help instant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ttcnet.console import say, show, tell
+from ttcnet.errors import complaints, fail
+from ttcnet.locking import owned
+from ttcnet.names import check_model
+from ttcnet.options import Device, Trust, numbers, usable
+from ttcnet.writing import check_folder
+
+from .likelihood import likelihood
+from .lm_eval import lm
+
+app = typer.Typer(help="Evaluate language models.", no_args_is_help=True, pretty_exceptions_enable=False)
+app.command()(lm)
+app.command()(likelihood)
+
+Names = Annotated[list[str], typer.Argument(help="math500, amc, aime24, aime25, gsm8k, or JSON Lines files.")]
+Model = Annotated[str, typer.Option(help="Folder or name of the Hub; with --server, the model's name there.")]
+Adapter = Annotated[Path | None, typer.Option(help="Folder of an adapter for the model.")]
+ServerUrl = Annotated[str | None, typer.Option(help="OpenAI-compatible server to ask, as http://localhost:8000/v1.")]
+Out = Annotated[Path, typer.Option(help="Folder of the run. A run that is there already goes on.")]
+Data = Annotated[Path | None, typer.Option(help="Folder with the benchmarks' files; the Hub if not given.")]
+Tokens = Annotated[int | None, typer.Option(min=1, help="Most tokens of an answer; the benchmark's if not given.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Take the first so many problems.")]
+Batch = Annotated[int | None, typer.Option(min=1, help="Most samples at a time; requests, for a server.")]
+Patience = Annotated[
+    float, typer.Option(min=1, help="Seconds that a server has for an answer, before it is asked again.")
+]
+Seed = Annotated[int, typer.Option(help="Of all samples.")]
+System = Annotated[str | None, typer.Option(help="System prompt, in place of that of --cot or --no-cot; '' for none.")]
+
+
+@app.command("math")
+def math_command(
+    benchmarks: Names,
+    out: Out,
+    model: Model = "",
+    adapter: Adapter = None,
+    server: ServerUrl = None,
+    data: Data = None,
+    horizon: Annotated[
+        list[str] | None, typer.Option(help="Of TTC layers, or several: 1,2,4,8; the benchmark's if not given.")
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Answers to a problem; the benchmark's if not given.")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, help="0 is greedy; the benchmark's if not given.")] = None,
+    max_tokens: Tokens = None,
+    cot: Annotated[bool, typer.Option(help="Ask for reasoning, or for the bare answer in the paper's words.")] = True,
+    system: System = None,
+    limit: Limit = None,
+    batch: Batch = None,
+    patience: Patience = 600,
+    seed: Seed = 0,
+    device: Device = "auto",
+    trust_remote_code: Trust = False,
+) -> None:
+    """Accuracy on mathematical problems, with intervals. Killed runs go on when the command is given again. On several
+    GPUs: accelerate launch -m ttcnet.cli eval math ..."""
+    with complaints():
+        from ttcnet.tasks.math import Graders, benchmark, problems, system_prompt
+
+        _check(model, adapter, server, device)
+        check_folder("out", out)
+        chosen = [benchmark(name, data) for name in benchmarks]
+        _distinct([each.name for each in chosen])
+        horizons = numbers("horizon", horizon)
+        tell(f"Reading the problems of {', '.join(each.name for each in chosen)} ...")
+        with ExitStack() as opened:
+            for each in chosen:
+                opened.enter_context(owned(out / each.name))
+            graders = opened.enter_context(Graders())
+            graders.check()
+            sets = [problems(each, limit) for each in chosen]  # all of them, before anything is generated
+            from ttcnet.evaluate.runs.run import Plan, check, run_watched
+
+            with _engine(model, adapter, server, batch, device, patience, trust=trust_remote_code) as engine:
+                plans = [
+                    Plan(
+                        each.name, found, horizons or ((each.horizon,) if engine.plans else (None,)),
+                        samples or each.samples, each.temperature if temperature is None else temperature,
+                        max_tokens or each.max_tokens, system_prompt(cot) if system is None else system, seed,
+                    )
+                    for each, found in zip(chosen, sets, strict=True)
+                ]  # fmt: skip
+                for plan in plans:
+                    check(engine, plan)
+                done = [run_watched(engine, plan, out / plan.name, graders) for plan in plans]
+        _tell(done, out)
+
+
+@app.command("scaling")
+def scaling_command(
+    name: Annotated[str, typer.Argument(help="math500, amc, aime24, aime25, gsm8k, or a JSON Lines file.")],
+    out: Out,
+    model: Model = "",
+    adapter: Adapter = None,
+    server: ServerUrl = None,
+    data: Data = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="horizon, best-of-n, self-consistency or tree; all if not given.")
+    ] = None,
+    horizons: Annotated[str, typer.Option(help="To go through, of a model with TTC layers.")] = "1,2,4,8,16,32,64",
+    horizon: Annotated[
+        int | None, typer.Option(min=0, help="Of the other methods; the benchmark's if not given, 0 for no planning.")
+    ] = None,
+    n: Annotated[int, typer.Option(min=2, help="Most samples to choose from.")] = 8,
+    temperature: Annotated[float, typer.Option(min=0.01, help="Of these samples, and of thoughts.")] = 0.6,
+    breadth: Annotated[int, typer.Option(min=1, help="Thoughts that are kept at a level of the tree.")] = 2,
+    depth: Annotated[int, typer.Option(min=1, help="Levels of the tree.")] = 4,
+    cot: Annotated[str, typer.Option(help="Ask for reasoning: on, off or both.")] = "both",
+    system: Annotated[
+        str | None, typer.Option(help="System prompt of --cot on, in place of ours; '' for none.")
+    ] = None,
+    max_tokens: Tokens = None,
+    limit: Limit = None,
+    batch: Batch = None,
+    patience: Patience = 600,
+    seed: Seed = 0,
+    device: Device = "auto",
+    trust_remote_code: Trust = False,
+) -> None:
+    """Accuracy against the horizon of TTC layers; and against best of n (chosen by the model's own log-likelihood),
+    self-consistency and tree of thoughts, with the tokens and seconds of each. Killed runs go on."""
+    with complaints():
+        from ttcnet.extras import require
+        from ttcnet.tasks.math import Graders, benchmark, problems
+
+        _check(model, adapter, server, device)
+        check_folder("out", out)
+        require("matplotlib", "eval", "Drawing the figure")  # now, not when all is answered
+        source = benchmark(name, data)
+        tell(f"Reading the problems of {source.name} ...")
+        with owned(out), Graders() as graders:
+            graders.check()
+            from ttcnet.evaluate.analysis.scaling import Settings, compare, stages
+            from ttcnet.evaluate.analysis.scaling_table import METHODS, table
+            from ttcnet.evaluate.runs.run import run_watched
+
+            settings = Settings(
+                tuple(method or METHODS), numbers("horizons", [horizons]), horizon, n, temperature, breadth, depth,
+                cot, system, max_tokens, seed,
+            )  # fmt: skip
+            found = problems(source, limit)
+            wanted = dict(likelihoods="best-of-n" in settings.methods, trust=trust_remote_code)
+            with _engine(model, adapter, server, batch, device, patience, **wanted) as engine:
+                parts = stages(engine, source, found, out, settings)
+                summaries = [run_watched(part.engine, part.plan, part.folder, graders) for part in parts]
+                rows = compare(parts, settings, out, graders)
+        if rows:
+            show(table(rows))
+            say(f"Table and picture are in {out / 'scaling.csv'} and {out / 'scaling.png'}.")
+        _own_up(summaries)
+
+
+@app.command("show")
+def show_command(
+    folder: Annotated[Path, typer.Argument(help="Folder of a benchmark in that of a run: OUT/math500.")],
+    only: Annotated[
+        list[str] | None, typer.Option(help="right, wrong, unparsable (wrong too), failed or cut; repeat for more.")
+    ] = None,
+    problem: Annotated[int | None, typer.Option(help="Of one problem, by its number.")] = None,
+    horizon: Annotated[int | None, typer.Option(help="At one horizon.")] = None,
+) -> None:
+    """Page through answers: Enter for the next, p for the one before, q to leave."""
+    with complaints():
+        from rich.console import Console
+
+        from ttcnet.evaluate.runs.show import chosen, page_through, pages
+
+        lines = chosen(folder, tuple(only or ()), problem, horizon)
+        page_through(pages(folder, lines), Console(), typer.getchar)
+
+
+def _check(model: str, adapter: Path | None, server: str | None, device: str) -> None:
+    """What can be known to be wrong before anything is loaded."""
+    if server is not None:
+        if adapter is not None:
+            fail("adapter", "must not be given: the server has its model", adapter, "Serve the whole model.")
+        if device != "auto":
+            fail("device", "must not be given: the server has its own", repr(device), "Leave it out.")
+        return
+    if not model:
+        fail("model", "must be given", "none", "Pass --model with a folder or a name of the Hub, or --server.")
+    check_model(model, adapter)
+    if device != "auto":
+        usable(device)  # imports torch
+
+
+@contextmanager
+def _engine(
+    model: str,
+    adapter: Path | None,
+    server: str | None,
+    batch: int | None,
+    device: str,
+    patience: float,
+    likelihoods: bool = False,
+    trust: bool = False,
+) -> Iterator[Any]:
+    from ttcnet.extras import require
+
+    if server is not None:
+        from ttcnet.endpoint import Endpoint
+        from ttcnet.evaluate.engines.server import Server
+
+        tell(f"Asking {server} for its models ...")
+        options: dict[str, Any] = {} if batch is None else {"concurrent": batch}
+        with Endpoint(server, model, limit=patience, **options) as endpoint:
+            yield Server(endpoint.connect(), likelihoods)
+        return
+    tell(f"Loading {model} ...")
+    require("transformers", "eval", "ttcnet eval")
+    from ttcnet.evaluate.engines.local import load
+
+    yield load(model, adapter, batch, device, trust_remote_code=trust)
+
+
+def _tell(summaries: list[dict[str, Any] | None], out: Path) -> None:
+    from ttcnet.evaluate.runs.summary import table
+
+    whole = [summary for summary in summaries if summary is not None]
+    if whole:
+        show(table(whole))
+        say(f"All answers are in {out}; page through them with: ttcnet eval show {out / whole[0]['settings']['name']}")
+    _own_up(summaries)
+
+
+def _own_up(summaries: list[dict[str, Any] | None]) -> None:
+    """Say what failed, and fail for it."""
+    rows = [row for summary in summaries if summary for row in summary["results"]]
+    failed = sum(row["failed"] for row in rows)
+    if failed:
+        reason = max((tuple(each) for row in rows for each in row["failures"]), key=lambda each: each[1])[0]
+        say(
+            f"{failed} samples failed and are left out of the figures; most often for: {reason}. Give the command "
+            "again to retry.",
+            err=True,
+        )
+        raise typer.Exit(1)
+
+
+def _distinct(names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            fail("benchmarks", "must have different names", f"{name!r} twice", "Name the files differently.")

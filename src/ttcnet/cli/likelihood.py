@@ -1,0 +1,71 @@
+"""ttcnet eval likelihood: imports happen inside, to keep --help instant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ttcnet.options import Device, Trust, numbers, usable
+
+
+def likelihood(
+    data: Annotated[str, typer.Argument(help="JSON Lines file with problems and solutions, or owner/name of the Hub.")],
+    model: Annotated[str, typer.Option(help="Folder or name of the Hub.")],
+    adapter: Annotated[Path | None, typer.Option(help="Folder of an adapter for the model.")] = None,
+    horizon: Annotated[
+        list[str] | None, typer.Option(help="Of TTC layers, or several: 0,1,2,4,8; the model's own if not given.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Of a dataset of the Hub.")] = "test",
+    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Take the first so many rows.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Leave out rows of more tokens, and count them.")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
+    device: Device = "auto",
+    trust_remote_code: Trust = False,
+) -> None:
+    """How likely a model finds given solutions: mean log-likelihood of a token and of a solution, with intervals."""
+    from ttcnet.errors import complaints
+
+    with complaints():
+        from itertools import islice
+
+        from rich.console import Console
+
+        from ttcnet.bars import Bar
+        from ttcnet.console import say, tell
+        from ttcnet.extras import require
+        from ttcnet.names import check_model
+        from ttcnet.reading import rows
+        from ttcnet.train.examples import check_examples, prepare
+        from ttcnet.writing import check_output
+
+        steps = numbers("horizon", horizon) or (None,)
+        check_model(model, adapter)
+        check_output("out", out)
+        if device != "auto":
+            usable(device)
+        source = list(islice(rows(data, split), limit))
+        tell(f"Loading {model} ...")
+        require("transformers", "eval", "ttcnet eval")
+        from ttcnet.evaluate.analysis.likelihood import likelihoods
+        from ttcnet.evaluate.engines.local import load
+
+        console = Console(stderr=True)
+        engine = load(model, adapter, device=device, trust_remote_code=trust_remote_code)
+        found = prepare(source, engine.tokenizer, max_length=max_length, system=system)
+        check_examples(found, engine.model, max_length)
+        tell(found.report)
+        with Bar(console=console, transient=True) as progress:
+            bar = progress.add_task("solutions", total=len(found.kept) * len(steps))
+            results = list(likelihoods(engine.model, found.kept, steps, watch=lambda done: progress.advance(bar, done)))
+        for each in results:
+            label = "" if each.horizon is None else f"horizon {each.horizon}: "
+            say(f"{label}log-likelihood of a token {each.per_token}, of a solution {each.per_solution}")
+        if out is not None:
+            from ttcnet.environment import circumstances
+            from ttcnet.writing import write_json
+
+            figures = {"data": data, "results": [each.to_dict() for each in results]}
+            write_json(out, engine.facts() | figures | circumstances())

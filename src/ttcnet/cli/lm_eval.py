@@ -1,0 +1,68 @@
+"""ttcnet eval lm: imports happen inside, to keep --help instant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ttcnet.options import Device, Trust
+
+PAPER = "hellaswag,winogrande,arc_challenge,mmlu"
+CODE = "humaneval"
+
+
+def lm(
+    model: Annotated[str, typer.Option(help="Folder or name of the Hub.")],
+    out: Annotated[Path, typer.Option(help="Folder of the results. An evaluation that is there already goes on.")],
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Tasks of lm_eval, amc, or YAML files, with commas between; if not given, the paper's: {PAPER}, "
+            f"and {CODE} with --run-code."
+        ),
+    ] = None,
+    adapter: Annotated[str | None, typer.Option(help="Folder of an adapter for the model.")] = None,
+    horizon: Annotated[
+        int | None, typer.Option(help="Steps that TTC layers look ahead; the model's own if not given, 0 for none.")
+    ] = None,
+    shots: Annotated[int | None, typer.Option(help="Examples in the prompt; the task's own if not given.")] = None,
+    limit: Annotated[int | None, typer.Option(help="The first so many questions of every task.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Tokens to write at most; the task's own if not given.")
+    ] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Ask through the model's chat template.")] = False,
+    amc: Annotated[
+        str | None, typer.Option(help="Problems of the task amc: a JSON Lines file, or owner/name of the Hub.")
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Requests at a time.")] = 8,
+    device: Device = "auto",
+    trust_remote_code: Trust = False,
+    run_code: Annotated[
+        bool, typer.Option("--run-code", help="Run programs that the model writes, here, as HumanEval needs.")
+    ] = False,
+) -> None:
+    """Evaluate a language model with lm-evaluation-harness. On several GPUs: accelerate launch -m ttcnet.cli eval lm
+    ..."""
+    from ttcnet.console import say, tell
+    from ttcnet.errors import complaints
+    from ttcnet.extras import require
+    from ttcnet.names import check_model
+    from ttcnet.writing import check_folder
+
+    with complaints():
+        check_model(model, adapter)
+        check_folder("out", out)
+        tell("Starting lm_eval ...")
+        require("lm_eval", "lm", "ttcnet eval lm")
+        from ttcnet.evaluate.lm_eval.run import LMEvalConfig, evaluate
+
+        names = tasks or (f"{PAPER},{CODE}" if run_code else PAPER)
+        chosen = tuple(name.strip() for name in names.split(",") if name.strip())
+        settings = LMEvalConfig(model, chosen, adapter, horizon, shots, limit, max_tokens, chat, amc)
+        table = evaluate(
+            settings, out, batch=batch, device=device, run_code=run_code, trust_remote_code=trust_remote_code
+        )
+        if table:
+            say(f"{table}\nDone. The results are in {out / 'results.json'}.")

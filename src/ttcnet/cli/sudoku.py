@@ -1,0 +1,140 @@
+"""ttcnet sudoku ...: eval and probe. Imports happen inside the commands, to keep --help instant."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ttcnet.console import say
+from ttcnet.errors import complaints, fail
+from ttcnet.options import Device, numbers
+from ttcnet.tasks.sudoku.loading import load
+from ttcnet.writing import check_output
+
+from .sudoku_boards import generate, rate, rated
+from .sudoku_train import Data, train
+from .sudoku_watch import demo, play, solve
+
+app = typer.Typer(help="Sudoku: train, evaluate and use models.", no_args_is_help=True, pretty_exceptions_enable=False)
+Folder = Annotated[Path | None, typer.Argument(help="Folder of a model; the one that comes with ttcnet if not given.")]
+Out = Annotated[Path | None, typer.Option(help="JSON file for the results.")]
+app.command()(train)
+app.command()(generate)
+app.command()(rate)
+app.command()(solve)
+app.command()(demo)
+app.command()(play)
+
+
+class By(StrEnum):
+    GIVENS = "givens"
+    GUESSES = "guesses"
+
+
+class Mode(StrEnum):
+    SINGLE = "single"
+    MULTI = "multi"
+
+
+@app.command("eval")
+def eval_command(
+    data: Data,
+    model: Folder = None,
+    mode: Annotated[list[Mode] | None, typer.Option(help="single (one pass) or multi (cell by cell); both.")] = None,
+    horizon: Annotated[
+        list[str] | None, typer.Option(help="Steps to look ahead, or several: 0,4,8; the model's own if not given.")
+    ] = None,
+    loops: Annotated[
+        list[str] | None,
+        typer.Option(help="Times to apply the blocks, or several: 8,32; the model's own if not given."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Boards to take from the file; all if not given.")] = None,
+    out: Out = None,
+    by: Annotated[
+        By | None, typer.Option(help="Also print a line for each number of givens, or for ranges of guesses.")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Boards and cells that a model gets right, with 95 % intervals."""
+    from itertools import product
+
+    from ttcnet.tasks.sudoku.data import read
+
+    with complaints():
+        horizons, times = numbers("horizon", horizon) or (None,), numbers("loops", loops) or (None,)
+        if 0 in times:
+            fail("loops", "must be 1 or more", 0, "Pass 1 to apply the blocks once.")
+        boards = read(data)[:limit]
+        check_output("out", out)
+        net = load(model, device)
+        from ttcnet.nn import TTCLayer
+        from ttcnet.tasks.sudoku.evaluation import MODES, WORDS, evaluate
+        from ttcnet.tasks.sudoku.progress import watched
+
+        plans = any(isinstance(module, TTCLayer) for module in net.modules())
+        if horizon and not plans:
+            fail("horizon", "must not be given: there are no TTC layers here to set it", horizons, "Leave it out.")
+
+        ratings = rated(boards) if by == By.GUESSES else None
+        results: list[dict[str, Any]] = []
+        passes = {"single": 1, "multi": 81 - int(boards.givens.min())}
+        for count, steps, name in product(times, horizons, mode or MODES):
+            label = WORDS[name]
+            label += f", loops {net.config.loops if count is None else count}" if loops or net.config.loops > 1 else ""
+            label += f", horizon {net.config.horizon if steps is None else steps}" if plans else ""
+            with watched(net, label, passes[name] * len(boards)):
+                found = evaluate(net, boards, name, steps, count, ratings)
+            results.append(found.to_dict())
+            scores = found.scores
+            say(f"{label}: boards {scores.boards}, cells {scores.cells}, {found.seconds:.1f} s")
+            if by:
+                say(scores.table(by))
+        if out is not None:
+            _write(out, model, {"data": data.name, "boards": len(boards), "results": results})
+
+
+@app.command("probe")
+def probe_command(
+    train: Annotated[Path, typer.Option(help="CSV of puzzle,solution to fit the probes on.")],
+    test: Annotated[Path, typer.Option(help="CSV of puzzle,solution to judge them on.")],
+    model: Folder = None,
+    step: Annotated[list[str] | None, typer.Option(help="Planning steps; 0,2,4,8 if not given.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Boards of each file to take.")] = 1000,
+    out: Out = None,
+    device: Device = "auto",
+) -> None:
+    """How much of the solution can be read off the states that TTC layers plan to pass through."""
+    from dataclasses import asdict
+    from itertools import chain
+
+    from ttcnet.tasks.sudoku.data import read
+
+    with complaints():
+        steps = numbers("step", step)
+        learnt, held_out = read(train)[:limit], read(test)[:limit]
+        check_output("out", out)
+        net = load(model, device)
+        from ttcnet.evaluate.analysis.probes import STEPS, probe
+        from ttcnet.tasks.sudoku.progress import watched
+
+        probes, results = probe(net, learnt, held_out, steps or STEPS), []
+        with watched(net, "planning", len(learnt) + len(held_out)):
+            first = next(probes)
+        for result in chain([first], probes):
+            when = f", time {result.time + 1}" if net.config.loops > 1 else ""
+            say(f"TTC layer {result.layer + 1}{when}, step {result.step}: {100 * result.cells:.1f} % of cells")
+            results.append(asdict(result))
+        if out is not None:
+            _write(out, model, {"fitted": len(learnt), "judged": len(held_out), "results": results})
+
+
+def _write(out: Path, model: Path | None, found: dict[str, Any]) -> None:
+    """Results, with what made them."""
+    from ttcnet.environment import circumstances
+    from ttcnet.writing import write_json
+
+    which = {"model": "shipped" if model is None else str(model)}
+    write_json(out, which | found | circumstances())

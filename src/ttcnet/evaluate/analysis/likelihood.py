@@ -1,0 +1,107 @@
+"""How likely a model finds given solutions: the mean log-likelihood of their tokens, at any horizon. It tells models
+apart long before they answer anything right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ttcnet.errors import fail, not_finite
+from ttcnet.tasks.statistics import Mean, average, ratio
+from ttcnet.train.examples import IGNORED, Example, padded
+
+from ..engines.models import horizon
+
+TOKENS = 8192  # in a batch, padding included
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """Log-likelihoods in nats, of answers alone.
+
+    Args:
+        horizon: that TTC layers looked ahead; None where there are none, or where they were left as they are.
+        per_token: over all tokens; the interval takes whole solutions as what was sampled.
+        per_solution: of sums over the tokens of a solution.
+        each: those sums, in the order of the examples, to compare models problem by problem.
+    """
+
+    horizon: int | None
+    solutions: int
+    tokens: int
+    per_token: Mean
+    per_solution: Mean
+    each: tuple[float, ...] = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON, without `each`."""
+        return {name: value for name, value in asdict(self).items() if name != "each"}
+
+
+def likelihoods(
+    model: Any,
+    examples: Sequence[Example],
+    horizons: Sequence[int | None] = (None,),
+    *,
+    tokens: int = TOKENS,
+    watch: Callable[[int], None] = lambda _: None,
+) -> Iterator[Likelihood]:
+    """The likelihood of solutions, horizon after horizon.
+
+    Args:
+        model: any causal model of transformers, in evaluation mode and on its device.
+        examples: from `ttcnet.train.examples.prepare`.
+        horizons: for TTC layers; None leaves the model as it is, 0 switches them off.
+        tokens: in a batch, padding included; a longer example is a batch of its own.
+        watch: hears how many more solutions are done.
+    """
+    counts = answer_tokens(examples)
+    if not all(counts) or not counts:
+        fail("examples", "must all have an answer", f"{counts.count(0)} of {len(counts)} without", "Use prepare().")
+    for steps in horizons:
+        with horizon(model, steps):
+            sums = log_likelihoods(model, examples, tokens=tokens, watch=watch).tolist()
+            yield Likelihood(steps, len(sums), sum(counts), ratio(sums, counts), average(sums), tuple(sums))
+
+
+@torch.no_grad()
+def log_likelihoods(
+    model: Any, examples: Sequence[Example], *, tokens: int = TOKENS, watch: Callable[[int], None] = lambda _: None
+) -> Tensor:
+    """Of each example the sum over the tokens of its answers, (examples,) in float64 on the CPU."""
+    device = next(model.parameters()).device
+    sums = torch.empty(len(examples), dtype=torch.float64)
+    for places in batches([len(example.input_ids) for example in examples], tokens):
+        ids, labels = padded([examples[place] for place in places], model.config.pad_token_id or 0)
+        ids, labels = ids.to(device), labels.to(device)
+        mask = torch.arange(ids.shape[1], device=device) < torch.tensor(
+            [[len(examples[place].input_ids)] for place in places], device=device
+        )
+        logits = model(input_ids=ids, attention_mask=mask.long(), use_cache=False).logits[:, :-1]
+        losses = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="none"
+        )
+        sums[places] = -losses.view(len(places), -1).double().sum(1).cpu()
+        for place in places:
+            if not sums[place].isfinite():
+                not_finite(f"solution {place + 1} of {len(examples)}")
+        watch(len(places))
+    return sums
+
+
+def answer_tokens(examples: Sequence[Example]) -> list[int]:
+    """Of each example the number of tokens that count."""
+    return [sum(label != IGNORED for label in example.labels[1:]) for example in examples]
+
+
+def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """The places of sequences, the longest first, in batches of at most `tokens` tokens with padding."""
+    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
+    while order:
+        size = max(1, tokens // lengths[order[0]])
+        yield order[:size]
+        order = order[size:]

@@ -1,0 +1,1 @@
+"""What answers questions: a model in this process, a server, or a tree search on top of either."""

@@ -1,0 +1,237 @@
+"""lm-evaluation-harness on models with TTC layers: `ttcnet eval lm`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import yaml
+from lm_eval import evaluator, simple_evaluate
+from lm_eval.tasks import TaskManager
+from lm_eval.utils import handle_non_serializable, make_table
+
+from ttcnet.console import tell
+from ttcnet.environment import circumstances, commit
+from ttcnet.errors import check_integer, fail, is_complaint
+from ttcnet.locking import owned
+from ttcnet.models.loading import check_files
+from ttcnet.names import loading, reason
+from ttcnet.processes import is_first_process
+from ttcnet.reading import check_settings, read_json
+from ttcnet.writing import write_json, write_lines
+
+from ..engines.local import Local
+from .answer_cache import AnswerCache
+from .model import TTCNetLM
+
+OURS, SETTINGS = Path(__file__).parent / "tasks", "settings.json"
+ALLOWED = "HF_ALLOW_CODE_EVAL"  # what the package evaluate asks for before it runs code
+DEEPEST = 1000  # brackets
+SEED = 1234  # lm_eval's own
+LOGGERS = ("lm_eval.evaluator", "lm_eval.api.task")
+SETTLED = (  # what they say, task by task, of what the user has asked for or cannot use here
+    "generation_kwargs: ", "Overwriting default num_fewshot of ", "Custom kwargs can be passed to `--metadata`",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LMEvalConfig:
+    """Settings of an evaluation. A folder holds one, so that its answers are never those of another."""
+
+    model: str
+    tasks: tuple[str, ...]
+    adapter: str | None = None
+    horizon: int | None = None
+    shots: int | None = None
+    limit: int | None = None
+    max_tokens: int | None = None
+    chat: bool = False
+    amc: str | None = None
+
+
+def evaluate(
+    settings: LMEvalConfig,
+    out: Path,
+    *,
+    batch: int = 8,
+    device: str | None = None,
+    run_code: bool = False,
+    trust_remote_code: bool = False,
+) -> str:
+    """Run to the end, going on with the answers that `out` has already. Writes results.json, lm_eval.json (what lm_eval
+    reports) and samples-TASK.jsonl (what the model wrote, where it had to write); returns a table.
+
+    Args:
+        run_code: run programs that the model writes, on this machine.
+        trust_remote_code: run code that comes with the model.
+    """
+    given = {"limit": settings.limit, "max_tokens": settings.max_tokens, "batch": batch, "shots": settings.shots}
+    for field, value in given.items():
+        if value is not None:
+            check_integer(field, value, 0 if field == "shots" else 1, "Pass such a number.")
+    if not settings.tasks:
+        fail("tasks", "must name one at least", "none", "Name some, with commas between.")
+    with owned(out), _running_code(run_code), _quietly():
+        tell(f"Reading the tasks {', '.join(settings.tasks)} ...")
+        tasks = _tasks(settings, run_code)
+        tell(f"Loading {settings.model} ...")
+        check_files(settings.model)
+        with loading(settings.model):
+            options = dict(batch_size=batch, trust_remote_code=trust_remote_code)
+            model = TTCNetLM(settings.model, settings.adapter, settings.horizon, device, **options)
+        if settings.chat and model.tokenizer.chat_template is None:
+            fail("model", "must have a chat template for --chat", settings.model, "Leave out --chat.")
+        _check_settings(settings, model, out)
+        answer_cache = AnswerCache(out, model.rank)
+        model.keep(answer_cache)
+        with _asking(settings.tasks):
+            results = simple_evaluate(
+                model=model,
+                tasks=tasks,
+                task_manager=TaskManager(include_defaults=False),
+                num_fewshot=settings.shots,
+                limit=settings.limit,
+                apply_chat_template=settings.chat,
+                gen_kwargs=None if settings.max_tokens is None else {"max_gen_toks": settings.max_tokens},
+                torch_random_seed=SEED + answer_cache.found,  # samples that follow others are not drawn like them
+                confirm_run_unsafe_code=run_code,
+            )
+        if results is None:
+            return ""  # the first process has them
+        _write(results, settings, model, out)
+    return str(make_table(results)) + ("\n" + str(make_table(results, "groups")) if results.get("groups") else "")
+
+
+def _tasks(settings: LMEvalConfig, run_code: bool) -> list[Any]:
+    """The tasks and groups that are asked for, with their data."""
+    facts = {} if settings.amc is None else {"amc": settings.amc}
+    manager = TaskManager(include_path=OURS, include_defaults=False, metadata=facts)
+    if not all(name in manager.all_tasks or Path(name).is_file() for name in settings.tasks):
+        manager = TaskManager(include_path=OURS, metadata=facts)  # reading all of lm_eval's takes seconds
+    found: list[Any] = []
+    for name in settings.tasks:
+        if name not in manager.all_tasks and not Path(name).is_file():
+            near = get_close_matches(name, manager.all_tasks)
+            remedy = f"Did you mean {' or '.join(near)}?" if near else "List them with: lm_eval ls tasks"
+            fail("tasks", "must be tasks of lm_eval, amc, or YAML files", repr(name), remedy)
+        entry = manager.task_index.get(name)
+        if entry is not None and (entry.cfg or {}).get("unsafe_code") and not run_code:
+            _refuse(name)  # before it is loaded, which tries to run a program already
+        if Path(name).is_file() and _depth(Path(name)) > DEEPEST:  # the parser of YAML would take the process down
+            fail("tasks", "must be whole YAML", f"{name}: more than {DEEPEST} brackets deep", "Correct the file.")
+        try:
+            loaded = manager.load(name)
+        except yaml.YAMLError as error:
+            fail("tasks", "must be whole YAML", f"{name}: {' '.join(str(error).split())}", "Correct the file.")
+        except OSError as error:
+            remedy = "Check the network, or name tasks whose data are here."
+            fail("tasks", "must have data that can be read", f"{name}: {' '.join(str(error).split())}", remedy)
+        except Exception as error:  # lm_eval takes what is in the file for a task, and raises anything
+            if is_complaint(error):
+                raise
+            fail("tasks", "must be tasks that lm_eval can load", f"{name}: {reason(error)}", "Correct the file.")
+        for task in loaded["tasks"].values():
+            if getattr(task, "UNSAFE_CODE", False) and not run_code:
+                _refuse(task.task_name)
+        groups = loaded["groups"]
+        found += [groups[name]] if name in groups else loaded["tasks"].values()
+    return found
+
+
+def _depth(path: Path) -> int:
+    """How many brackets are open at once."""
+    steps = ((letter in "[{") - (letter in "]}") for letter in path.read_text(errors="replace"))
+    return max(accumulate(steps, initial=0))
+
+
+@contextmanager
+def _asking(tasks: tuple[str, ...]) -> Iterator[None]:
+    """While lm_eval takes tasks and their data as it finds them: what it raises, as a complaint of ours."""
+    try:
+        yield
+    except (OSError, MemoryError, torch.OutOfMemoryError):
+        raise  # nothing of the tasks'
+    except Exception as error:
+        if is_complaint(error):
+            raise
+        remedy = "Correct the task or its data."
+        fail("tasks", "must be such as lm_eval can ask of this model", f"{', '.join(tasks)}: {reason(error)}", remedy)
+
+
+def _refuse(task: str) -> NoReturn:
+    remedy = "Pass --run-code to run them on this machine, best inside a container; or leave the task out."
+    fail("tasks", "must not run programs that a model writes, unless told to", repr(task), remedy)
+
+
+@contextmanager
+def _running_code(allowed: bool) -> Iterator[None]:
+    if not allowed:
+        yield
+        return
+    before, os.environ[ALLOWED] = os.environ.get(ALLOWED), "1"
+    try:
+        yield
+    finally:
+        del os.environ[ALLOWED]
+        os.environ.update({} if before is None else {ALLOWED: before})
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what is SETTLED, and with our commit: lm_eval looks for one where the user stands, and git calls it
+    fatal where that is no checkout. All else that it says is heard."""
+    before, evaluator.get_git_commit_hash = evaluator.get_git_commit_hash, commit
+    for name in LOGGERS:
+        logging.getLogger(name).addFilter(_is_news)
+    try:
+        yield
+    finally:
+        evaluator.get_git_commit_hash = before
+        for name in LOGGERS:
+            logging.getLogger(name).removeFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not any(text in record.getMessage() for text in SETTLED)
+
+
+def _check_settings(settings: LMEvalConfig, model: TTCNetLM, out: Path) -> None:
+    """Those of the answers that are there, the model's weights included; kept from now on if there are none."""
+    facts = Local(model.model, model.tokenizer, name=settings.model).facts()
+    now = _plain(asdict(settings) | facts)
+    remedy = "Restore it, or choose another folder."
+    before = read_json(out / SETTINGS, remedy) if any(out.glob("answers-*.jsonl")) else now
+    check_settings(out, before, now, "evaluation")
+    if is_first_process():
+        write_json(out / SETTINGS, now)
+
+
+def _write(results: dict[str, Any], settings: LMEvalConfig, model: TTCNetLM, out: Path) -> None:
+    for task, samples in results.pop("samples").items():
+        if results["configs"][task]["output_type"] == "generate_until":
+            write_lines(out / f"samples-{task}.jsonl", map(_plain, samples))
+    write_json(out / "lm_eval.json", _plain(results))
+    figures = {
+        task: {name: value for name, value in values.items() if isinstance(value, float | int)}
+        for task, values in results["results"].items()
+    }
+    record = {
+        "results": figures,
+        "settings": asdict(settings),
+        "horizon": model.horizon,
+    }
+    write_json(out / "results.json", record | circumstances("lm_eval"))
+
+
+def _plain(content: Any) -> Any:
+    """Fit for JSON."""
+    return json.loads(json.dumps(content, default=handle_non_serializable))

@@ -1,0 +1,1 @@
+"""Tasks for lm_eval that it does not have."""

@@ -1,0 +1,133 @@
+"""The folder of an evaluation: settings.json, problems.jsonl, a line for every generation in generations.*.jsonl (one
+file a process), summary.json. What is there is not made again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ttcnet.errors import fail
+from ttcnet.reading import check_fields, check_settings, read_json, rows
+from ttcnet.tasks.math import Problem
+from ttcnet.writing import write_json, write_lines
+
+from ..engines.base import FAILED
+
+DEPTHS, SHOWN = ("*/", "*/*/"), 20  # where evaluations are looked for, and how many are named
+REMEDY = "Restore it, or choose another folder."
+VERDICTS = ("right", "wrong", "unparsable", FAILED)
+_MAYBE = type(None)
+FIELDS: dict[str, tuple[type, ...]] = {  # of a line, with the types that each may have
+    "problem": (int,), "sample": (int,), "horizon": (int, _MAYBE), "text": (str,), "finish": (str,), "verdict": (str,),
+    "answer": (str, _MAYBE), "note": (str,), "new_tokens": (int, _MAYBE), "prompt_tokens": (int, _MAYBE),
+    "seconds": (float, int), "mean_logprob": (float, int, _MAYBE),
+}  # fmt: skip
+SETTINGS, PROBLEMS, SUMMARY = "settings.json", "problems.jsonl", "summary.json"
+
+
+class Key(NamedTuple):
+    """What a generation answers."""
+
+    problem: int
+    sample: int
+    horizon: int | None
+
+
+def key_of(line: dict[str, Any]) -> Key:
+    return Key(line["problem"], line["sample"], line["horizon"])
+
+
+class RunFolder:
+    """The folder, as one process of several writes to it."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any], problems: Iterable[Problem], rank: int = 0) -> None:
+        self.folder, self.file = folder, folder / f"generations.{rank}.jsonl"
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = folder / SETTINGS
+        if kept.exists():
+            check_settings(folder, read_json(kept, REMEDY), settings, "evaluation")
+        elif rank == 0:
+            write_lines(folder / PROBLEMS, map(asdict, problems))
+            write_json(kept, settings)
+        _mend(self.file)
+
+    def append(self, lines: Iterable[dict[str, Any]]) -> None:
+        with self.file.open("a", encoding="utf-8") as file:
+            file.write("".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def done(self) -> set[Key]:
+        """What has an answer; what failed has none."""
+        return {key_of(line) for line in generations(self.folder) if line["finish"] != FAILED}
+
+
+def generations(folder: Path) -> list[dict[str, Any]]:
+    """All lines of all processes, in order of horizon, problem and sample. Of several for the same one the last that
+    did not fail counts. A line that is being written is passed over."""
+    found: dict[Key, dict[str, Any]] = {}
+    for path in sorted(folder.glob("generations.*.jsonl")):
+        whole, _, _ = path.read_bytes().rpartition(b"\n")
+        for number, text in enumerate(whole.split(b"\n") if whole else [], 1):
+            try:
+                line = json.loads(text)
+            except (ValueError, RecursionError):
+                line = None
+            if not is_generation(line):
+                value = f"line {number}: {text[:40].decode('utf-8', 'replace')!r}"
+                remedy = "Take the line out; it will be made again."
+                fail(str(path), "must hold a generation a line", value, remedy)
+            if line["finish"] != FAILED or key_of(line) not in found:
+                found[key_of(line)] = line
+    return [found[each] for each in sorted(found, key=lambda key: (key.horizon or 0, key.problem, key.sample))]
+
+
+def is_generation(line: Any) -> bool:
+    """Whether a line holds what one must."""
+    return (
+        isinstance(line, dict)
+        and all(
+            name in line and type(line[name]) in kinds and line[name] == line[name] for name, kinds in FIELDS.items()
+        )
+        and line["verdict"] in VERDICTS
+        and line["problem"] > 0
+    )
+
+
+def settings_of(folder: Path, **fields: type) -> dict[str, Any]:
+    """Those of the evaluation, with at least these fields."""
+    if not (folder / SETTINGS).is_file():
+        near = (
+            path for depth in DEPTHS for path in folder.glob(f"{depth}{SETTINGS}")
+        )  # all below / would take for ever
+        inner = sorted(path.parent for path in islice(near, SHOWN)) if folder.is_dir() else []
+        remedy = f"Pass one of {', '.join(map(str, inner))}." if inner else "Pass what --out named."
+        fail("folder", "must hold an evaluation", str(folder), remedy, FileNotFoundError)
+    return read_json(folder / SETTINGS, REMEDY, **fields)
+
+
+def problems_of(folder: Path) -> dict[int, Problem]:
+    """All problems, by their numbers, those with an answer at least."""
+    found = {}
+    for row in rows(str(folder / PROBLEMS)):
+        check_fields(row.place, row.content, REMEDY, number=int, text=str, answer=str)
+        number, text, answer = (row.content[name] for name in ("number", "text", "answer"))
+        found[number] = Problem(number, text, answer, row.content.get("puzzle"))
+    for line in generations(folder):
+        if line["problem"] not in found:
+            value = f"none for problem {line['problem']}, which has an answer"
+            fail(str(folder / PROBLEMS), "must hold all problems", value, REMEDY)
+    return found
+
+
+def _mend(file: Path) -> None:
+    """Cut off the half of a line that a killed process left behind."""
+    if file.exists():
+        content = file.read_bytes()
+        if not content.endswith(b"\n"):
+            os.truncate(file, content.rfind(b"\n") + 1)

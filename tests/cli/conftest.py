@@ -1,0 +1,1 @@
+from tests.evaluate.conftest import _shared, graders  # noqa: F401

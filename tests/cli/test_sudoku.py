@@ -1,0 +1,145 @@
+"""The commands, given what they cannot use: a sentence, and nothing done before it."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from ttcnet.cli import app
+from ttcnet.models import TTCNetForCellClassification
+from ttcnet.tasks.sudoku import Boards, generate
+from ttcnet.tasks.sudoku.evaluation import evaluate
+from ttcnet.tasks.sudoku.settings import TrainConfig
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model, and boards."""
+    torch.manual_seed(0)
+    place = tmp_path_factory.mktemp("sudoku")
+    TTCNetForCellClassification(TrainConfig(layers=2, width=32, heads=2).model()).save_pretrained(place / "run/model")
+    generate(4, givens=70, seed=1).write(place / "boards.csv")
+    return place
+
+
+def complaint(*arguments):
+    run = CliRunner().invoke(app, ["sudoku", *map(str, arguments)])
+    assert isinstance(run.exception, SystemExit), run.exception
+    assert run.exit_code == 1
+    return run.stderr.replace("Loading the model ...\n", "")
+
+
+@pytest.mark.parametrize("command", [("eval", "--data"), ("train", "--out", "x", "--data"), ("probe", "--train")])
+def test_files_that_cannot_be_read(folder, command):
+    other = ["--test", folder / "boards.csv"] if command[0] == "probe" else []
+    told = (("none.csv", "No such file or directory", "not-found"), (".", "Is a directory", "not-readable"))
+    for name, why, code in told:
+        said = complaint(*command, folder / name, *other)
+        rule = f"{folder / name}: must be a file that can be read; got {why}."
+        assert said == f"{rule} Pass a CSV file of puzzle,solution. [{code}]\n"
+
+
+def test_folders_without_a_model(folder, tmp_path):
+    options = ["--data", folder / "boards.csv"]
+    run = folder / "run"
+    assert f"got {run}, the folder of a run. Pass {run / 'model'}." in complaint("eval", run, *options)
+    assert "which has no config.json. Pass the folder that" in complaint("eval", tmp_path, *options)
+    broken = shutil.copytree(run / "model", tmp_path / "broken")
+    (broken / "model.safetensors").write_bytes(b"cut off" * 9)
+    assert "model must hold whole weights that fit its config.json" in complaint("eval", broken, *options)
+    other = shutil.copytree(run / "model", tmp_path / "other")
+    (other / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    assert "model must be the folder of a Sudoku model" in complaint("solve", "." * 81, "--model", other)
+
+
+@pytest.mark.parametrize("command", [("eval", "--data"), ("train", "--out", "x", "--data")])
+def test_transformers_missing(folder, command, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    said = complaint(*command, folder / "boards.csv").splitlines()[-1]
+    needs = "ttcnet sudoku needs the package transformers, which is not installed."
+    assert said == f"{needs} Install it with: pip install 'ttcnet[models]'"
+
+
+def test_what_is_written_is_checked_before_anything_is_done(folder, tmp_path):
+    options = ["--data", folder / "boards.csv"]
+    said = complaint("eval", folder / "run/model", *options, "--out", tmp_path)
+    assert "out must be a file that can be written; got" in said
+    assert "picture must end in .png or .pdf or .svg" in complaint("demo", "--picture", tmp_path / "x.bmp")
+    for device in ("abacus", "cuda:99", "cpu:x", ""):
+        assert f"device must be one that torch sees; got '{device}'" in complaint("play", "--device", device)
+
+
+def test_full_boards_are_refused_before_they_are_read_by_a_model():
+    boards = generate(2, seed=0)
+
+    def model(*_, **__):
+        raise AssertionError("too late")
+
+    model.device = torch.device("cpu")
+    with pytest.raises(ValueError, match="puzzles must have a blank each; got a full puzzle at index 0"):
+        evaluate(model, Boards(boards.solutions, boards.solutions))
+
+
+def labels(run):
+    return [line.partition(":")[0] for line in run.stdout.splitlines()]
+
+
+def test_results_go_to_stdout_and_the_rest_to_stderr(folder):
+    run = CliRunner().invoke(app, ["sudoku", "eval", str(folder / "run/model"), "--data", str(folder / "boards.csv")])
+    assert run.exit_code == 0, run.output
+    assert [line.partition(":")[0] for line in run.stdout.splitlines()] == [
+        "one pass, horizon 4",
+        "cell by cell, horizon 4",
+    ]
+    assert "Loading the model ..." in run.stderr
+
+
+@pytest.mark.parametrize("given", [["0,3"], ["0", "3"]])
+def test_several_horizons(folder, tmp_path, given):
+    options = [word for horizon in given for word in ("--horizon", horizon)]
+    call = ["eval", str(folder / "run/model"), "--data", str(folder / "boards.csv"), "--mode", "single", *options]
+    run = CliRunner().invoke(app, ["sudoku", *call, "--out", str(tmp_path / "out.json")])
+    assert [line.partition(":")[0] for line in run.stdout.splitlines()] == [
+        "one pass, horizon 0",
+        "one pass, horizon 3",
+    ]
+    found = json.loads((tmp_path / "out.json").read_text())["results"]
+    assert [(each["mode"], each["horizon"]) for each in found] == [("single", 0), ("single", 3)]
+
+
+@pytest.mark.parametrize("by", ["givens", "guesses"])
+def test_accuracy_by_givens_and_by_guesses(folder, tmp_path, by):
+    generate(2, guesses=(4, 9), seed=1).write(tmp_path / "boards.csv")
+    call = ["eval", str(folder / "run/model"), "--data", str(tmp_path / "boards.csv"), "--mode", "single", "--by", by]
+    run = CliRunner().invoke(app, ["sudoku", *call, "--out", str(tmp_path / "out.json")])
+    assert run.exit_code == 0, run.output
+    lines = [line.split()[:2] for line in run.stdout.splitlines()]
+    assert lines[1] == [by, "number"]
+    assert (["4-9", "2"] in lines) == (by == "guesses")
+    assert lines[-1] == ["all", "2"]
+    (found,) = json.loads((tmp_path / "out.json").read_text())["results"]
+    bands = [(band["guesses"], band["boards"]["total"]) for band in found.get("by_guesses", [])]
+    assert bands == ([("4-9", 2)] if by == "guesses" else [])
+
+
+@pytest.mark.slow
+def test_a_model_without_ttc_layers_has_no_horizon(folder, tmp_path):
+    config = TrainConfig(architecture="transformer", layers=2, width=32, heads=2).model()
+    TTCNetForCellClassification(config).save_pretrained(tmp_path)
+    options = [tmp_path, "--data", folder / "boards.csv", "--device", "cpu"]
+    assert "horizon must not be given: there are no TTC layers" in complaint("eval", *options, "--horizon", "0,4")
+    run = CliRunner().invoke(app, ["sudoku", "eval", *map(str, options)])
+    assert labels(run) == ["one pass", "cell by cell"]
+
+
+def test_compiling_is_announced_and_loading_is_not(tmp_path):
+    code = "from ttcnet.tasks import sudoku; print(sudoku.count('.' * 81))"
+    for expected in (True, False):
+        call = [sys.executable, "-c", code]
+        done = subprocess.run(call, env={"NUMBA_CACHE_DIR": str(tmp_path)}, check=True, capture_output=True, text=True)
+        assert done.stdout == "2\n"
+        assert ("compiling the Sudoku solver" in done.stderr) == expected

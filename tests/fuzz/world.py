@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import torch
+from ttcnet.tasks.sudoku.trainer import Trainer
 from typer.testing import CliRunner
 
 import ttcnet.adapter as adapter
@@ -18,7 +19,6 @@ from ttcnet.models import TTCNetForCellClassification
 from ttcnet.tasks.math import Graders, Problem
 from ttcnet.tasks.sudoku import generate
 from ttcnet.tasks.sudoku.settings import TrainConfig
-from ttcnet.tasks.sudoku.trainer import Trainer
 
 PUZZLE = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 ROWS = [{"problem": f"{k} + 1 = ?", "answer": str(k + 1), "solution": f"the answer is {k + 1}"} for k in range(4)]

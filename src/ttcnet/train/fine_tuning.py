@@ -53,7 +53,9 @@ class Answers:
         config = self.config
         share = 1.0 if config.inserted_lr is None else config.inserted_lr / config.lr
         apart = adapter.parameters(self.model).values() if config.inserted_lr is not None else ()
-        return parameter_groups(self.model, config.weight_decay, apart=apart, share=share)
+        return parameter_groups(
+            self.model, config.weight_decay, spared=lambda name: name.endswith("bias"), apart=apart, share=share
+        )
 
     def rate(self, step: int) -> float:
         """Up over the share `warm_up` of the steps, then by a cosine down to a tenth."""

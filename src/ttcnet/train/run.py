@@ -25,6 +25,8 @@ from ttcnet.reading import check_fields, check_settings, read_json
 from ttcnet.writing import put, temporary, write_bytes, write_json
 
 SETTINGS, LOG, PROVENANCE = "settings.json", "log.jsonl", "provenance"
+OLDER_SETTINGS = "config.json"  # in results that were published before
+REMEDY = "Restore it, or choose another folder."
 FORMAT = 2  # of checkpoints; before there were folders checkpoint-STEP, and files checkpoint.safetensors
 
 
@@ -45,6 +47,7 @@ class Run:
         results: names in the folder of what the run makes at its end.
         may_grow: settings that may be greater when the run is resumed, such as steps.
         defaults: settings that older folders do not name.
+        free: settings that may change, and are not compared.
         keep: checkpoints to keep, the last ones.
         program: the command that settings.json names.
         packages: others whose versions settings.json names.
@@ -58,14 +61,15 @@ class Run:
         results: Sequence[str],
         may_grow: Sequence[str] = (),
         defaults: Mapping[str, Any] | None = None,
+        free: Sequence[str] = (),
         keep: int = 1,
         program: str = "ttcnet",
         packages: Sequence[str] = (),
     ) -> None:
         self.folder, self.settings = folder, json.loads(json.dumps(dict(settings)))
-        self.results, self.may_grow, self.keep = results, may_grow, keep
+        self.results, self.may_grow, self.free, self.keep = results, may_grow, free, keep
         self.defaults = json.loads(json.dumps(dict(defaults or {})))
-        self._provenance = dict(program=program, packages=packages)
+        self._program, self._packages = program, packages
         self._open = ExitStack()
 
     def __enter__(self) -> Run:
@@ -75,7 +79,7 @@ class Run:
             opening.enter_context(owned(self.folder))
             check_shared(self.folder)
             self._refuse_older()
-            self._check_settings()
+            self._settle()
             self._open = opening.pop_all()
         return self
 
@@ -99,55 +103,66 @@ class Run:
             remedy = "Finish the run with the version that began it, or choose another folder."
             fail("out", "must hold no checkpoint of an older version", older[0], remedy, code="damaged")
 
-    def _check_settings(self) -> None:
-        """Those of the run that is in the folder; written down if there is none, or if it grows."""
-        file, remedy, then = self.folder / SETTINGS, "Restore it, or choose another folder.", None
-        extended = list[dict[str, Any]]()
-        if self.begun:
-            if file.exists():
-                then = read_json(file, remedy)
-                provenance = then.pop(PROVENANCE, {})
-                check_fields(f"{file}: {PROVENANCE}", provenance, remedy)
-                extended = provenance.get("extended", [])
-            elif last := self.last_checkpoint():
-                then = tensor_file.facts(last.path)["settings"]
-        if then is not None:
-            then, grown = self.defaults | then, dict[str, Any]()
-            for name in self.may_grow:
-                before, now = then.get(name), self.settings.get(name)
-                if before != now and all(isinstance(number, int | float) for number in (before, now)):
-                    then[name], grown[name] = now, before
-            check_settings(self.folder, then, self.settings)
-            for name, before in grown.items():
-                self._grow(name, before)
-            if not grown:
-                return
-            extended = [*extended, grown]
-        if is_first_process():
-            self._write_settings({"extended": extended} if extended else {})
+    def check_settings(self) -> dict[str, Any]:
+        """Fail if a run was begun there with other settings. Those that have grown, as they were."""
+        then, grown = self._settings_before(), dict[str, Any]()
+        if then is None:
+            return grown
+        then = self.defaults | then
+        for name in self.may_grow:
+            before, now = then.get(name), self.settings.get(name)
+            if before != now and all(isinstance(number, int | float) for number in (before, now)):
+                then[name], grown[name] = now, before
+        then, now = ({k: v for k, v in each.items() if k not in self.free} for each in (then, self.settings))
+        check_settings(self.folder, then, now)
+        for name, before in grown.items():
+            if self.settings[name] < before:
+                rule, remedy = (
+                    f"must be those of the run in {self.folder}, {before}, or more",
+                    "A run cannot be shortened.",
+                )
+                fail(name, rule, self.settings[name], remedy, code="settings-changed")
+        return grown
 
-    def _grow(self, name: str, before: float) -> None:
-        now = self.settings[name]
-        if now < before:
-            rule = f"must be those of the run in {self.folder}, {before}, or more"
-            fail(name, rule, now, "A run can be made longer, not shorter.", code="settings-changed")
-        tell(
-            f"The run in {self.folder} was to end after {before:,} {name}, and is extended to {now:,}. From its last "
-            "checkpoint on, the learning rate is that of a run of this length."
-        )
+    def _settings_before(self) -> dict[str, Any] | None:
+        """Those of the run that was begun there, if any."""
+        if self.begun and (found := settings_of(self.folder)):
+            return found
+        if last := self.last_checkpoint():
+            return tensor_file.facts(last.path)["settings"]
+        return None
+
+    def _settle(self) -> None:
+        """Check the settings, and write them down if they are new."""
+        grown = self.check_settings()
+        for name, before in grown.items():
+            tell(
+                f"The run in {self.folder} was to end after {before:,} {name}, and is extended to "
+                f"{self.settings[name]:,}. From its last checkpoint on, the learning rate is that of a run of this "
+                "length."
+            )
+        if is_first_process() and (grown or not self.begun or not (self.folder / SETTINGS).exists()):
+            extended = self._noted().get("extended", []) if self.begun else []
+            others = {"extended": [*extended, grown]} if grown else {}
+            self._write_settings(others)
 
     def _write_settings(self, others: dict[str, Any]) -> None:
-        program, packages = self._provenance["program"], self._provenance["packages"]
-        write_json(
-            self.folder / SETTINGS, self.settings | {PROVENANCE: circumstances(*packages, program=program) | others}
-        )
+        write_json(self.folder / SETTINGS, self.settings | {PROVENANCE: self.provenance() | others})
+
+    def provenance(self) -> dict[str, Any]:
+        """Command, commit, versions and machine, of this process."""
+        return circumstances(*self._packages, program=self._program)
 
     def note(self, **facts: Any) -> None:
         """Add to the provenance of the run."""
-        file = self.folder / SETTINGS
-        content = read_json(file, "Restore it, or choose another folder.") if file.exists() else self.settings
         if is_first_process():
-            write_json(file, content | {PROVENANCE: content.get(PROVENANCE, {}) | facts})
+            write_json(self.folder / SETTINGS, self.settings | {PROVENANCE: self._noted() | facts})
+
+    def _noted(self) -> dict[str, Any]:
+        file = self.folder / SETTINGS
+        found = read_json(file, REMEDY).get(PROVENANCE, {}) if file.exists() else {}
+        check_fields(f"{file}: {PROVENANCE}", found, REMEDY)
+        return found
 
     def checkpoints(self) -> list[Path]:
         """The last one last."""
@@ -226,3 +241,13 @@ class Run:
                 put(new, path)
         finally:
             shutil.rmtree(new, ignore_errors=True)
+
+
+def settings_of(folder: Path) -> dict[str, Any]:
+    """The settings of the run in a folder; none if it names none."""
+    for name in (SETTINGS, OLDER_SETTINGS):
+        if (folder / name).exists():
+            found = read_json(folder / name, REMEDY)
+            found.pop(PROVENANCE, None)
+            return found
+    return {}

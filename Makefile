@@ -47,11 +47,11 @@ tables: $(VENV)/test.installed
 	$(BIN)/python -m docs.tables
 
 bench: $(VENV)/test.installed
-	$(BIN)/python -m benchmarks lqr --out benchmarks/results/lqr-cpu.csv
+	$(BIN)/ttcnet bench lqr --out benchmarks/results/lqr-cpu.csv
 	$(BIN)/python -m docs.tables
 
 bench-gpu: $(VENV)/test.installed
-	$(BIN)/python -m benchmarks lqr --device cuda --sweep all --limit 12 --out benchmarks/results/lqr-gpu.csv
+	$(BIN)/ttcnet bench lqr --device cuda --sweep all --limit 12 --out benchmarks/results/lqr-gpu.csv
 	$(BIN)/python -m benchmarks figure
 	$(BIN)/python -m docs.tables
 

@@ -6,11 +6,10 @@ import math
 from pathlib import Path
 from typing import Any
 
+from ttcnet.bench.measure import Outcome, Point
+from ttcnet.bench.results import Row, parse, read, sweep_of
 from ttcnet.extras import require
 from ttcnet.writing import replacing
-
-from .measure import Outcome, Point
-from .results import Row, parse, read, sweep_of
 
 # colour-blind-safe (Okabe and Ito), and a marker each for print
 STYLES = {
@@ -43,7 +42,7 @@ def draw(results: Path, picture: Path) -> None:
         if not any(row["status"] == "ok" for row in found):
             raise ValueError(
                 f"{results} must have measurements of the sweep {sweep!r}; it has none. "
-                f"Run: python -m benchmarks lqr --sweep horizon --sweep problems --out {results}"
+                f"Run: ttcnet bench lqr --sweep horizon --sweep problems --out {results}"
             )
     require("matplotlib", "plot", "Drawing the figure").use("Agg")
     pyplot = require("matplotlib.pyplot", "plot", "Drawing the figure")

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from .results import Row, read, sweep_of
+from ttcnet.bench.results import Row, read, sweep_of
+
+DECODING = {0: 47.16, 8: 45.77, 16: 44.61, 64: 41.43, 128: 36.18}  # tokens a second, 8B, by horizon; 0 is without TTC
+KINDS = {"eager": False, "compiled": True}
 
 
 class View(NamedTuple):
@@ -44,10 +47,8 @@ def plain(rows: list[Row]) -> str:
 
 def training_steps(rows: list[Row]) -> str:
     """What TTC layers cost in training."""
-    from .layer import with_overhead
-
     row = rows[0]
-    command = f"python -m benchmarks layer --repeats {row['repeats']}"
+    command = f"ttcnet bench layer --repeats {row['repeats']}"
     return (
         f"{plain(with_overhead(rows))}\n{row['blocks']} blocks of width {row['width']}, batch {row['batch']} x "
         f"{row['length']} tokens, bfloat16: median time of forward, backward and AdamW. {row['gpu']}; torch "
@@ -57,8 +58,6 @@ def training_steps(rows: list[Row]) -> str:
 
 def decoding(rows: list[Row]) -> str:
     """What TTC layers cost when text is generated."""
-    from .decode import decode_rows
-
     row, commits = rows[0], ", ".join(sorted({row["commit"] for row in rows}))
     return (
         f"{plain(decode_rows(rows))}\nA Llama of the shape {row['shape']} with random weights, batch 1, bfloat16, "
@@ -68,6 +67,46 @@ def decoding(rows: list[Row]) -> str:
         f"torch {row['version_torch']}, transformers {row['version_transformers']}, commit {commits}, {row['date']}. "
         f"Command: `ttcnet bench decode --device cuda`.\n"
     )
+
+
+def with_overhead(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Rows of the table: how much longer a step takes than without TTC layers."""
+    base = {row["compiled"]: float(row["step_ms"]) for row in rows if row["interleave"] == "none"}
+    table = []
+    for row in rows:
+        more = 100 * (float(row["step_ms"]) / base[row["compiled"]] - 1)
+        table.append(
+            {
+                "step": "compiled" if row["compiled"] == "True" else "eager",
+                "TTC layers": row["interleave"],
+                "T": row["horizon"] if row["interleave"] != "none" else "",
+                "ms": f"{float(row['step_ms']):.1f}",
+                "more": f"{more:+.1f} %" if row["interleave"] != "none" else "",
+                "peak GB": f"{float(row['peak_mb']) / 1024:.1f}",
+            }
+        )
+    return table
+
+
+def decode_rows(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Rows of the table: how much slower than without TTC layers, here and in the paper."""
+    found = {(int(row["horizon"]), row["compiled"] == "True"): row for row in rows}
+    kinds = {name: compiled for name, compiled in KINDS.items() if any(kind == compiled for _, kind in found)}
+    table = []
+    for horizon in dict.fromkeys(horizon for horizon, _ in found):
+        line = {"T": str(horizon) if horizon else "no TTC"}
+        for name, compiled in kinds.items():
+            row = found[horizon, compiled]
+            line[f"{name}, tokens/s"] = f"{float(row['tokens_per_second']):.1f}" + _slower(
+                horizon, float(row["slower"])
+            )
+        line["paper, tokens/s"] = f"{DECODING[horizon]:.1f}" + _slower(horizon, DECODING[0] / DECODING[horizon])
+        table.append(line)
+    return table
+
+
+def _slower(horizon: int, factor: float) -> str:
+    return f" ({100 * (factor - 1):+.1f} % time)" if horizon else ""
 
 
 def planning(rows: list[Row], view: View) -> str:

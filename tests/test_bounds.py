@@ -10,13 +10,13 @@ import time
 import pytest
 import torch
 
-from benchmarks.regimes import draw
 from ttcnet import bounds
 from ttcnet.adapter import TTCAdapterConfig
 from ttcnet.lqr import ModulatedLQR, plan
 from ttcnet.lqr.kernels import cpu
 from ttcnet.models import TTCNetConfig, TTCNetForCausalLM
 from ttcnet.nn import Fixed, PoissonLogNormal, TTCLayer, Uniform, mixers, plans
+from ttcnet.testing.regimes import draw
 
 TOO_FAR = "must be 65536 or less; got {}. Plan fewer steps, or raise the bound: set .* TTCNET_MAX_HORIZON"
 

@@ -10,7 +10,7 @@ from ttcnet.errors import CODES, TTCNetError, check_integer, fail
 @pytest.mark.parametrize("code", CODES)
 def test_an_error_is_a_ttcnet_error_and_a_built_in_one(code):
     with pytest.raises(TTCNetError) as found:
-        fail("horizon", "must be 0 or more", -1, "Pass 8, say.", code=code)
+        fail("horizon", "must be 0 or more", -1, "Pass 8, say.", code)
     error = found.value
     assert isinstance(error, CODES[code].error)
     parts = (error.code, error.field, error.rule, error.value, error.remedy)
@@ -21,7 +21,7 @@ def test_an_error_is_a_ttcnet_error_and_a_built_in_one(code):
 @pytest.mark.parametrize("code", CODES)
 def test_an_error_crosses_processes(code):
     with pytest.raises(TTCNetError) as found:
-        fail("horizon", "must be 0 or more", -1, "Pass 8, say.", code=code)
+        fail("horizon", "must be 0 or more", -1, "Pass 8, say.", code)
     there = pickle.loads(pickle.dumps(found.value))
     assert type(there) is type(found.value)
     assert (str(there), vars(there)) == (str(found.value), vars(found.value))
@@ -31,9 +31,9 @@ def test_a_more_special_exception_can_be_named():
     with pytest.raises(IsADirectoryError, match=r"\[not-readable\]"):
         fail("boards.csv:", "must be a file that can be read", "a folder", "Name a file.", IsADirectoryError)
     with pytest.raises(NotADirectoryError):
-        fail("out", "must be a folder", "a file", "Name a folder.", code="not-a-folder")
+        fail("out", "must be a folder", "a file", "Name a folder.", "not-a-folder")
     with pytest.raises(TTCNetError) as found:
-        fail("a", "must be b", "c", "Do d.", InterruptedError, code="not-readable")
+        fail("a", "must be b", "c", "Do d.", "not-readable", InterruptedError)
     assert isinstance(found.value, OSError)
 
 

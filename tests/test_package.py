@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from ttcnet.cli import app
 from ttcnet.extras import require
 
 SOURCE = Path(ttcnet.__file__).parent
+ROOT = SOURCE.parents[1]
 # imports may point to the same row or to an earlier one
 ROWS = [
     {
@@ -37,10 +39,11 @@ ROWS = [
         "writing",
     },
     {"lqr"},
+    {"testing"},
     {"environment"},
     {"nn"},
     {"models", "adapter"},
-    {"train", "evaluate", "tasks", "data"},
+    {"bench", "train", "evaluate", "tasks", "data"},
     {"cli"},
 ]
 RANK = {part: rank for rank, row in enumerate(ROWS) for part in row}
@@ -122,21 +125,23 @@ def test_env_tells_versions_machine_and_backends():
     assert report["plan backends"]["reference"] == "can run"
 
 
-def test_bench_is_the_benchmarks_of_the_checkout():
-    result = CliRunner().invoke(app, ["bench", "--help"])
-    assert result.exit_code == 0
-    assert "ttcnet bench" in result.output
-    assert "figure" in result.output
-    assert "--sweep" in CliRunner().invoke(app, ["bench", "lqr", "--help"], env={"COLUMNS": "200"}).output
-
-
-def test_bench_without_a_checkout_says_what_to_do(tmp_path):
-    shutil.copytree(SOURCE, tmp_path / "site" / "lib" / "ttcnet", ignore=shutil.ignore_patterns("__pycache__"))
-    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site" / "lib")}
-    call = [sys.executable, "-m", "ttcnet", "bench", "lqr"]
+def test_bench_needs_no_checkout(tmp_path):
+    """The package alone, in another folder, as an installed one is."""
+    shutil.copytree(SOURCE, tmp_path / "site" / "ttcnet", ignore=shutil.ignore_patterns("__pycache__"))
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    call = [sys.executable, "-m", "ttcnet", "bench", "lqr", "--shape", "1x2", "--provider", "plan", "--seconds", "0"]
     result = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert result.returncode == 1
-    assert "Clone it" in result.stderr
+    assert result.returncode == 0, result.stderr
+    assert "plan" in (tmp_path / "bench" / "lqr.csv").read_text()
+
+
+def test_nothing_installed_names_a_file_that_is_not():
+    folders = ("benchmarks", "docs", "examples", "experiments", "notebooks", "tests")
+    assert all((ROOT / folder).is_dir() for folder in folders)
+    name = re.compile(rf"(?<![\w./-])({'|'.join(folders)})/[\w.]|\b(CONTRIBUTING|CHANGELOG)\.md")
+    files = [path for path in SOURCE.rglob("*") if path.suffix in (".py", ".md", ".cu", ".cuh", ".html", ".yaml")]
+    lines = [(path, line) for path in files for line in path.read_text().splitlines() if name.search(line)]
+    assert [f"{path.relative_to(SOURCE)}: {line.strip()}" for path, line in lines] == []
 
 
 def test_a_missing_package_is_answered_with_its_extra():

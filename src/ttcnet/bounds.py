@@ -25,7 +25,7 @@ def check_reach(field: str, steps: int) -> None:
         most = _raised()
         if steps > most:
             remedy = f"Plan fewer steps, or raise the bound: set the environment variable {RAISE}."
-            fail(field, f"must be {most} or less", shown(steps), remedy)
+            fail(field, f"must be {most} or less", shown(steps), remedy, "too-large")
 
 
 def check_size(field: str, value: object, least: int, remedy: str) -> int:
@@ -34,7 +34,7 @@ def check_size(field: str, value: object, least: int, remedy: str) -> int:
     if field == "horizon":
         check_reach(field, size)
     elif size > most:
-        fail(field, f"must be {most} or less", shown(size), remedy)
+        fail(field, f"must be {most} or less", shown(size), remedy, "too-large")
     return size
 
 
@@ -44,7 +44,8 @@ def check_weights(width: int, heads: int, state_size: int, action_size: int, ran
     if about > WEIGHTS:
         rule = f"must make a layer of about {WEIGHTS} weights at most"
         got = f"{heads}, {state_size}, {action_size} and {rank} at width {width}, about {about} weights"
-        fail("heads, state_size, action_size and rank", rule, got, "Pass smaller ones; 16 is usual for all four.")
+        remedy = "Pass smaller ones; 16 is usual for all four."
+        fail("heads, state_size, action_size and rank", rule, got, remedy, "too-large")
 
 
 def shown(value: int) -> str:
@@ -55,5 +56,5 @@ def shown(value: int) -> str:
 def _raised() -> int:
     given = os.environ.get(RAISE, str(HORIZON))
     if not (given.isdecimal() and len(given) < 20):
-        fail(RAISE, "must be a whole number", repr(given), f"Set it to {4 * HORIZON}, say, or take it away.")
+        fail(RAISE, "must be a whole number", repr(given), f"Set it to {4 * HORIZON}, say, or take it away.", "format")
     return int(given)

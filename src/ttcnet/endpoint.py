@@ -108,10 +108,10 @@ class Endpoint:
         except httpx.InvalidURL:
             address = httpx.URL()
         if address.scheme not in ("http", "https") or not address.host:
-            fail("server", "must be an address", repr(self.url), "Pass it as in http://localhost:8000/v1.")
+            fail("server", "must be an address", repr(self.url), "Pass it as in http://localhost:8000/v1.", "format")
         for name in ("concurrent", "attempts"):
             if getattr(self, name) < 1:
-                fail(name, "must be 1 or more", getattr(self, name), "Pass a larger number.")
+                fail(name, "must be 1 or more", getattr(self, name), "Pass a larger number.", "too-small")
         key = os.environ.get(KEY)
         self._loop = asyncio.new_event_loop()
         self._client = httpx.AsyncClient(
@@ -143,11 +143,12 @@ class Endpoint:
             names = [entry["id"] for entry in body["data"]]
         except (_RefusedError, _PassingError, KeyError, TypeError) as error:
             remedy = "Start it, or correct the address, which usually ends in /v1."
-            fail("server", "must answer", f"{self.url}: {error}", remedy, ConnectionError)
+            fail("server", "must answer", f"{self.url}: {error}", remedy, "server")
         if not self.model and len(names) == 1:
             self.model = names[0]
         if self.model not in names:
-            fail("model", f"must be one that {self.url} serves: {', '.join(names)}", repr(self.model), "Name one.")
+            rule = f"must be one that {self.url} serves: {', '.join(names)}"
+            fail("model", rule, repr(self.model), "Name one.", "unknown-name")
         return self
 
     def ask(self, request: Request) -> Reply | Failed:

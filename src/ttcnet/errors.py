@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 
 class Code(NamedTuple):
@@ -53,6 +53,7 @@ CODES = {
     "base": Code(ValueError, "an adapter was made for another base model"),
     "peft": Code(ValueError, "PEFT cannot do this with inserted layers"),
     "no-model": Code(ValueError, "there is no whole model, tokenizer or adapter there"),
+    "chat-template": Code(ValueError, "the model has no chat template, or one that does not take the text"),
     "remote-code": Code(ValueError, "a model brings code of its own"),
     "bad-output": Code(ValueError, "a model gives NaN or infinity"),
     "diverged": Code(ValueError, "training gives NaN or infinity"),
@@ -84,7 +85,7 @@ class TTCNetError(Exception):
     """What `fail` raises, together with a built-in exception: a TTCNetValueError is a ValueError too.
 
     Attributes:
-        code: one of `CODES`; docs/troubleshooting.md explains them all.
+        code: one of `CODES`; the documentation explains them all.
         field: what is wrong.
         rule: what it must be.
         value: what it is.
@@ -94,7 +95,7 @@ class TTCNetError(Exception):
     def __init__(
         self,
         message: str = "",
-        code: str = "value",
+        code: str = "",
         field: str = "",
         rule: str = "",
         value: object = None,
@@ -117,14 +118,14 @@ _CLASSES = _classes()
 
 
 def fail(
-    field: str, rule: str, value: object, remedy: str, error: type[Exception] | None = None, *, code: str | None = None
+    field: str, rule: str, value: object, remedy: str, code: str | type[Exception] = "value", error: Any = None
 ) -> NoReturn:
     """Raise the TTCNetError of a code, with a message that gives field, rule, value and remedy.
 
-    The code says which built-in exception the error is as well; `error` names a more special one.
+    The code says which built-in exception the error is as well; `error` names another one.
     """
-    if code is None:
-        bases = (error or ValueError).__mro__
+    if not isinstance(code, str):  # an exception in place of a code: it has the first code of its kind
+        error, bases = code, code.__mro__
         code = next(name for base in bases for name, known in CODES.items() if known.error is base)
     kind = next(_CLASSES[base] for base in (error or CODES[code].error).__mro__ if base in _CLASSES)
     raise kind(f"{field} {rule}; got {value}. {remedy} [{code}]", code, field, rule, value, remedy)
@@ -133,9 +134,9 @@ def fail(
 def check_integer(field: str, value: object, least: int, remedy: str) -> int:
     """`value`, if it is an integer of `least` or more; True and False are none."""
     if isinstance(value, bool) or not isinstance(value, int):
-        fail(field, "must be an integer", repr(value), remedy, code="type")
+        fail(field, "must be an integer", repr(value), remedy, "type")
     if value < least:
-        fail(field, f"must be {least} or more", value, remedy, code="too-small")
+        fail(field, f"must be {least} or more", value, remedy, "too-small")
     return value
 
 
@@ -147,7 +148,7 @@ def whole_number(text: str) -> int | None:
 def not_finite(where: str) -> NoReturn:
     """Raise because a model's numbers are none, for the sample that `where` names."""
     remedy = "Its weights are damaged, or overflow in this dtype."
-    fail("model", "must give finite scores", f"NaN or infinity for {where}", remedy, code="bad-output")
+    fail("model", "must give finite scores", f"NaN or infinity for {where}", remedy, "bad-output")
 
 
 def is_complaint(error: BaseException) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
+from .errors import fail
+
 
 def require(module: str, extra: str, purpose: str) -> ModuleType:
     """Import `module`, or say which extra of ttcnet brings it."""
@@ -14,5 +16,5 @@ def require(module: str, extra: str, purpose: str) -> ModuleType:
         package = module.partition(".")[0]
         if error.name is not None and error.name.partition(".")[0] != package:
             raise  # it is there, and something else is broken
-        message = f"{purpose} needs the package {package}, which is not installed. Install it with: "
-        raise ImportError(f"{message}pip install 'ttcnet[{extra}]'", name=package) from error
+        rule, remedy = f"needs the package {package}", f"Install it with: pip install 'ttcnet[{extra}]'"
+        fail(purpose, rule, "an installation without it", remedy, "package")

@@ -20,13 +20,14 @@ MIXERS = ("attention", "mlp", "mamba", "mamba2", "gdn", "retnet", "mesanet", "sa
 def check_insert(name: object) -> None:
     """That it is TTC, or a mixer in its place."""
     if name not in (TTC, *MIXERS):
-        fail("insert", f"must be one of {TTC}, {', '.join(MIXERS)}", repr(name), "Use one of those.")
+        fail("insert", f"must be one of {TTC}, {', '.join(MIXERS)}", repr(name), "Use one of those.", "unknown-name")
 
 
 def check_gain(value: object) -> float:
     """`value`, if a TTC layer's actions can start that loud."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        fail("action_gain", "must be a positive finite number", repr(value), "Pass 1, or a little more, such as 4.")
+        remedy = "Pass 1, or a little more, such as 4."
+        fail("action_gain", "must be a positive finite number", repr(value), remedy, "out-of-range")
     return value
 
 
@@ -34,7 +35,7 @@ def check_context(value: object) -> str:
     """`value`, if a TTC layer can write its problems from that."""
     if value not in CONTEXTS:
         remedy = "Pass 'token', or 'head' for the text of the paper."
-        fail("context", f"must be one of {', '.join(CONTEXTS)}", repr(value), remedy)
+        fail("context", f"must be one of {', '.join(CONTEXTS)}", repr(value), remedy, "unknown-name")
     return str(value)
 
 
@@ -42,7 +43,7 @@ def check_homogeneous(value: object) -> bool | str:
     """`value`, if a TTC layer can be time-homogeneous in that way."""
     if not (value is True or value is False or value == PURE):
         remedy = "Pass 'pure' for a layer without decays that is the same in all else."
-        fail("time_homogeneous", f"must be False, True or {PURE!r}", repr(value)[:40], remedy)
+        fail("time_homogeneous", f"must be False, True or {PURE!r}", repr(value)[:40], remedy, "unknown-name")
     return value if value is True or value is False else PURE
 
 
@@ -72,7 +73,8 @@ def rhythm(every: object) -> tuple[int, int]:
     found, count = whole_number(blocks), whole_number(each)
     if not (known and found and count):
         rule = "must be a whole number of 1 or more, or two with a colon between"
-        fail("every", rule, repr(every)[:40], 'Pass 8, or "16:2" for 2 layers in the last of every 16.')
+        fail("every", rule, repr(every)[:40], 'Pass 8, or "16:2" for 2 layers in the last of every 16.', "format")
     if count > TOGETHER:
-        fail("every", f"must insert {TOGETHER} layers or fewer in one place", repr(every), 'Pass "16:2", say.')
+        remedy = 'Pass "16:2", say.'
+        fail("every", f"must insert {TOGETHER} layers or fewer in one place", repr(every), remedy, "too-large")
     return found, count

@@ -67,7 +67,7 @@ def _lock(path: Path, folder: Path, field: str) -> int | None:
             os.close(file)
             remedy = "Wait until it is done, or stop it; or name another folder."
             rule = "must be a folder that no other command is at work in"
-            fail(field, rule, f"{folder}, which {who} is writing to", remedy, BlockingIOError)
+            fail(field, rule, f"{folder}, which {who} is writing to", remedy, "in-use")
         except OSError as error:
             os.close(file)
             if error.errno not in _UNABLE:

@@ -32,30 +32,30 @@ def check_model(model: str, adapter: str | os.PathLike[str] | None = None) -> No
         value, remedy = repr(str(adapter)), "Pass the folder that `ttcnet sft` or ttcnet.adapter.save has written."
         if (Path(adapter) / "config.json").is_file():
             value, remedy = f"{value}, a whole model", "Pass it as --model, and no --adapter."
-        fail("adapter", f"must be a folder with {ADAPTER} or {PEFT}", value, remedy, FileNotFoundError)
+        fail("adapter", f"must be a folder with {ADAPTER} or {PEFT}", value, remedy, "not-found")
     if adapter is not None and (Path(adapter) / PEFT).is_file() and not (Path(adapter) / WEIGHTS).is_file():
         remedy = "Fetch or save them again, as safetensors."  # PEFT would look for them on the Hub
-        fail("adapter", f"must have {WEIGHTS} beside {PEFT}", repr(str(adapter)), remedy, FileNotFoundError)
+        fail("adapter", f"must have {WEIGHTS} beside {PEFT}", repr(str(adapter)), remedy, "not-found")
 
 
 def _check_folder(model: str) -> None:
     folder = Path(model)
     if (is_path(model) or folder.exists()) and not folder.is_dir():
         value = f"{model!r}, which {'is no folder' if folder.exists() else 'does not exist'}"
-        fail("model", RULE, value, REMEDY, FileNotFoundError)
+        fail("model", RULE, value, REMEDY, "not-found")
     if (folder / ADAPTER).is_file() and not any(folder.glob("model*.safetensors")):
         remedy = "It is an adapter: pass it as --adapter, and its base as --model."
-        fail("model", RULE, f"{model!r}, which has no model", remedy, FileNotFoundError)
+        fail("model", RULE, f"{model!r}, which has no model", remedy, "not-found")
     if folder.is_dir() and not any((folder / file).is_file() for file in ("config.json", PEFT)):
         remedy = f"Pass {folder / 'model'}." if (folder / "model" / "config.json").is_file() else REMEDY
-        fail("model", RULE, f"{model!r}, which has no config.json", remedy, FileNotFoundError)
+        fail("model", RULE, f"{model!r}, which has no config.json", remedy, "not-found")
 
 
 def _check_tokenizer(model: str) -> None:
     folder = Path(model)
     if (folder / "config.json").is_file() and not any(any(folder.glob(kind)) for kind in TOKENIZERS):
         remedy = "Save the tokenizer there too: AutoTokenizer.from_pretrained(BASE).save_pretrained(FOLDER)."
-        fail("model", RULE, f"{model!r}, which has no tokenizer", remedy, FileNotFoundError)
+        fail("model", RULE, f"{model!r}, which has no tokenizer", remedy, "not-found")
 
 
 @contextmanager
@@ -70,9 +70,9 @@ def loading(model: str) -> Iterator[None]:
             raise
         if "trust_remote_code" in str(error):
             rule = "must bring no code of its own, unless you say that it may run here"
-            fail("model", rule, repr(model), "Read its code; if you trust it, pass --trust-remote-code.")
+            fail("model", rule, repr(model), "Read its code; if you trust it, pass --trust-remote-code.", "remote-code")
         place = "" if os.path.isdir(model) else ", which is no folder here; of the Hub"
-        fail("model", RULE, f"{model!r}{place}: {reason(error)}", REMEDY)
+        fail("model", RULE, f"{model!r}{place}: {reason(error)}", REMEDY, "no-model")
 
 
 def reason(error: Exception) -> str:

@@ -27,9 +27,8 @@ def usable(device: str | None) -> str:
     kind, _, index = device.partition(":")
     number = whole_number(index or "0")
     if number is None or number >= count.get(kind, 0):
-        fail(
-            "device", "must be one that torch sees", repr(device[:40]), "Pass cpu, or run `ttcnet env` for the reason."
-        )
+        remedy = "Pass cpu, or run `ttcnet env` for the reason."
+        fail("device", "must be one that torch sees", repr(device[:40]), remedy, "device")
     return device
 
 
@@ -39,5 +38,5 @@ def numbers(name: str, texts: Sequence[str] | None) -> tuple[int, ...]:
     found = [number for part in parts if (number := whole_number(part.strip())) is not None]
     if len(found) < len(parts):
         value, remedy = repr(",".join(texts or ())[:40]), f"Pass --{name} 1,2,4, say."
-        fail(name, "must be a number, or several with commas", value, remedy)
+        fail(name, "must be a number, or several with commas", value, remedy, "format")
     return tuple(dict.fromkeys(found))

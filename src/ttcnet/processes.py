@@ -95,7 +95,7 @@ def check_shared(out: Path) -> None:
             raise SystemExit(1)  # the first one says it
         value = f"{out}, which is another folder for process{'es' * (len(blind) > 1)} {', '.join(blind)}"
         remedy = "Name a folder on a filesystem that all machines share, by its whole path."
-        fail("out", f"must be one folder for all {count()} processes", value, remedy, FileNotFoundError)
+        fail("out", f"must be one folder for all {count()} processes", value, remedy, "not-found")
 
 
 def _appears(sign: Path) -> bool:

@@ -46,7 +46,7 @@ def is_file(source: str) -> bool:
     if "/" not in source or is_path(source) or path.suffix.startswith(FILES):
         remedy = "Pass a file with one JSON object a line, or the name of a dataset of the Hub, owner/name."
         value = f"{source!r}, which {'is a folder' if path.is_dir() else 'does not exist'}"
-        fail("data", "must be a file", value, remedy, FileNotFoundError)
+        fail("data", "must be a file", value, remedy, "not-found")
     return False
 
 
@@ -64,7 +64,8 @@ def _dataset(source: str, split: str, remedy: str = REMEDY, **options: Any) -> A
     try:
         return datasets.load_dataset(source, split=split, **options)
     except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
-        fail("data", "must be a dataset that can be read", f"{source}: {' '.join(str(error).split())}", remedy)
+        rule = "must be a dataset that can be read"
+        fail("data", rule, f"{source}: {' '.join(str(error).split())}", remedy, "bad-data")
 
 
 def _open(path: Path, mode: str, **options: Any) -> Any:
@@ -80,18 +81,20 @@ def _lines(path: Path) -> Iterator[Row]:
                 if line.strip():
                     yield Row(f"{path} line {number}", _object(line, f"{path} line {number}"))
     except UnicodeDecodeError as error:
-        fail("data", "must be UTF-8 text", f"{path} line {number}: {error}", "Fetch or write the file again.")
+        remedy = "Fetch or write the file again."
+        fail("data", "must be UTF-8 text", f"{path} line {number}: {error}", remedy, "bad-data")
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        fail("data", "must be whole gzip", f"{path}, after line {number}: {error}", "Fetch or write the file again.")
+        remedy = "Fetch or write the file again."
+        fail("data", "must be whole gzip", f"{path}, after line {number}: {error}", remedy, "bad-data")
 
 
 def _object(line: str, place: str) -> dict[str, Any]:
     try:
         content = json.loads(line)
     except (ValueError, RecursionError) as error:
-        fail("data", "must have one JSON object a line", f"{place}: {error}", "Correct the line.")
+        fail("data", "must have one JSON object a line", f"{place}: {error}", "Correct the line.", "bad-data")
     if not isinstance(content, dict):
-        fail("data", "must have one JSON object a line", f"{place}: {line[:40]!r}", "Correct the line.")
+        fail("data", "must have one JSON object a line", f"{place}: {line[:40]!r}", "Correct the line.", "bad-data")
     return content
 
 
@@ -101,7 +104,7 @@ def read_json(path: Path, remedy: str, **fields: type | tuple[type, ...]) -> dic
     try:
         content = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
-        fail(str(path), "must be whole JSON", error, remedy)
+        fail(str(path), "must be whole JSON", error, remedy, "damaged")
     check_fields(str(path), content, remedy, **fields)
     return content
 
@@ -109,14 +112,14 @@ def read_json(path: Path, remedy: str, **fields: type | tuple[type, ...]) -> dic
 def check_fields(place: str, content: Any, remedy: str, **fields: type | tuple[type, ...]) -> None:
     """Fail if something that was read is no object with at least these fields, each of its type, numbers finite."""
     if not isinstance(content, dict):
-        fail(place, "must be an object of JSON", repr(content)[:40], remedy)
+        fail(place, "must be an object of JSON", repr(content)[:40], remedy, "damaged")
     for name, kind in fields.items():
         value = content.get(name)
         odd = isinstance(value, bool) and kind is not bool  # which Python takes for a number
         odd = odd or (isinstance(value, float) and not math.isfinite(value))
         if name not in content or not isinstance(value, kind) or odd:
             shown = repr(value)[:40] if name in content else "none"
-            fail(f"{place}: {name}", "must be as ttcnet wrote it", shown, remedy)
+            fail(f"{place}: {name}", "must be as ttcnet wrote it", shown, remedy, "damaged")
 
 
 def is_unicode(text: str) -> bool:

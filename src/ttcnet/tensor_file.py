@@ -32,7 +32,7 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except SafetensorError as error:
-        fail(str(path), "must be writable", error, "Make room for it, or choose another folder.", OSError)
+        fail(str(path), "must be writable", error, "Make room for it, or choose another folder.", "not-writable")
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -61,7 +61,7 @@ def _reading(path: Path) -> Iterator[Any]:
             yield file
     except (SafetensorError, ValueError, RecursionError, KeyError, TypeError) as error:
         rule = "must be a whole safetensors file that ttcnet wrote"
-        fail(str(path), rule, f"{type(error).__name__}: {error}", "Fetch or save it again.")
+        fail(str(path), rule, f"{type(error).__name__}: {error}", "Fetch or save it again.", "damaged")
 
 
 def digest(tensors: dict[str, Tensor]) -> str:

@@ -122,13 +122,14 @@ def check_output(field: str, path: Path | None) -> None:
         return
     if is_stream(path):
         if not os.access(path, os.W_OK):
-            fail(field, "must be a file that can be written", f"{path}, which is not", "Name another file.", OSError)
+            remedy = "Name another file."
+            fail(field, "must be a file that can be written", f"{path}, which is not", remedy, "not-writable")
         return
     folder = Path(os.path.realpath(path)).parent
     folder.mkdir(parents=True, exist_ok=True)
     if path.is_dir() or not os.access(folder, os.W_OK):
         value = f"{path}, which is a folder" if path.is_dir() else f"{path} in a folder that is read-only"
-        fail(field, "must be a file that can be written", value, "Name another file.", OSError)
+        fail(field, "must be a file that can be written", value, "Name another file.", "not-writable")
 
 
 def check_folder(field: str, path: Path) -> None:
@@ -136,13 +137,13 @@ def check_folder(field: str, path: Path) -> None:
     there = next(each for each in (path, *path.absolute().parents) if each.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         value = f"{path}, where {there} is {'read-only' if there.is_dir() else 'a file'}"
-        fail(field, "must be a folder that can be written", value, "Name another.", OSError)
+        fail(field, "must be a folder that can be written", value, "Name another.", "not-writable")
 
 
 def check_picture(field: str, path: Path) -> None:
     """Likewise, for a picture."""
     if path.suffix not in PICTURES:
-        fail(field, f"must end in {' or '.join(PICTURES)}", path, "Name a file of one of these kinds.")
+        fail(field, f"must end in {' or '.join(PICTURES)}", path, "Name a file of one of these kinds.", "format")
     check_output(field, path)
 
 

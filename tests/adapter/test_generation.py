@@ -7,6 +7,7 @@ import torch
 from transformers import DynamicCache, StaticCache
 
 import ttcnet.adapter as adapter
+from tests.raising import raises
 
 from .bases import BASELINES, awake, base, config, tokens, wake
 
@@ -148,17 +149,17 @@ def test_a_cache_without_the_mixers_states_is_refused(cache):
     def make():
         return DynamicCache(config=model.config) if cache is DynamicCache else cache(model.config)
 
-    message = "past_key_values must have been filled by this model with its inserted mixers enabled; got 4 tokens"
+    error = ("cache", "past_key_values", "4 tokens")
     with torch.no_grad():
         by_base = make()
         base()(x[:, :4], past_key_values=by_base)
-        with pytest.raises(ValueError, match=message):
+        with raises(*error):
             model(x[:, 4:], past_key_values=by_base)
         disabled = make()
         model(x[:, :2], past_key_values=disabled)
         with adapter.disabled(model):
             model(x[:, 2:6], past_key_values=disabled)
-        with pytest.raises(ValueError, match=message):
+        with raises(*error):
             model(x[:, 6:], past_key_values=disabled)
 
 
@@ -177,21 +178,21 @@ def test_what_mixers_cannot_do_is_refused():
     model, x = awake(insert="retnet"), tokens()
     with torch.no_grad():
         cache = model(x, use_cache=True).past_key_values
-        with pytest.raises(NotImplementedError, match="cannot forget tokens"):
+        with raises("stateful", "past_key_values"):
             cache.crop(2)
-        with pytest.raises(NotImplementedError, match="cannot forget tokens"):
+        with raises("stateful", "past_key_values"):
             model.generate(x[:1], prompt_lookup_num_tokens=2, **GREEDY)
         packed = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]]).expand(2, -1)
-        with pytest.raises(ValueError, match="position_ids must count up by one, since retnet remembers"):
+        with raises("stateful", "position_ids"):
             model(x, position_ids=packed)
-        with pytest.raises(ValueError, match="several sequences in a row"):
+        with raises("stateful", "position_ids"):
             model(x, cu_seq_lens_q=torch.tensor([0, 4, 9]))
-        with pytest.raises(ValueError, match="attention_mask must have shape"):
+        with raises("shape", "attention_mask"):
             model(x, attention_mask=torch.ones(2, 1, 9, 9, dtype=torch.bool))
         with adapter.disabled(model):
             model(x, position_ids=packed)
         model.config._attn_implementation = "paged|sdpa"
-        with pytest.raises(ValueError, match="attn_implementation must keep a cache that retnet can join"):
+        with raises("stateful", "attn_implementation"):
             model(x)
         awake()(x, position_ids=packed)
 

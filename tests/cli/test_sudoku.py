@@ -60,8 +60,8 @@ def test_folders_without_a_model(folder, tmp_path):
 def test_transformers_missing(folder, command, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     said = complaint(*command, folder / "boards.csv").splitlines()[-1]
-    needs = "ttcnet sudoku needs the package transformers, which is not installed."
-    assert said == f"{needs} Install it with: pip install 'ttcnet[models]'"
+    assert said.startswith("ttcnet sudoku needs the package transformers; ")
+    assert "pip install 'ttcnet[models]'" in said
 
 
 def test_what_is_written_is_checked_before_anything_is_done(folder, tmp_path):

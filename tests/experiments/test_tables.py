@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from benchmarks.decode import decode_rows
+from benchmarks.tables import decode_rows
 from docs.tables import pages, update
 from experiments.lqr_in_a_token.table import token_table
 from experiments.math_small.table import math_small_table

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.errors import cast, weights
 from tests.lqr import emulator
-from tests.lqr.bar import HORIZONS, SHAPES, beyond, by, cases, errors, truth_of
 from tests.lqr.test_kernels import run_kernels
 from ttcnet.lqr import LQR, Solution, plan, solve
+from ttcnet.testing.errors import cast, weights
+from ttcnet.testing.tolerance import HORIZONS, SHAPES, beyond, by, case_errors, cases, truth_of
 
 SMALL = [(1, 1), (5, 3), (3, 5)]
 CHEAP = (1.0, 1e4)
@@ -68,7 +68,7 @@ def test_float64_has_its_own_digits(n, m):
     what, family = cases(n, m, scales=(1e2, 1e4), regimes=("trained",))
     family, g = cast(family, torch.float64), weights(family)
     for horizon in (1, 2, 9):
-        found = errors(run_kernels(family, horizon, g, "cpu"), truth_of(family, horizon, g), len(what))
+        found = case_errors(run_kernels(family, horizon, g, "cpu"), truth_of(family, horizon, g), len(what))
         assert max(float(x.max()) for x in found.values()) < 1e-12, (horizon, found)
 
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from benchmarks.errors import NAMES, cast, differentiate, relative_errors, weights
-from benchmarks.regimes import REGIMES, draw
 from ttcnet.lqr import plan
+from ttcnet.testing.errors import NAMES, cast, differentiate, relative_errors, weights
+from ttcnet.testing.regimes import REGIMES, draw
 
 pytestmark = pytest.mark.gpu
 

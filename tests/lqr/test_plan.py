@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from benchmarks.errors import NAMES, cast, differentiate, relative_errors, weights
-from benchmarks.regimes import REGIMES, draw
+from tests.raising import raises
 from ttcnet.lqr import ModulatedLQR, backends, solve
 from ttcnet.lqr import plan as plan_with
+from ttcnet.testing.errors import NAMES, cast, differentiate, relative_errors, weights
+from ttcnet.testing.regimes import REGIMES, draw
 
 SHAPES = [(1, 1), (5, 3), (3, 5), (16, 16), (2, 1)]
 
@@ -223,7 +224,7 @@ def test_a_bad_problem_stays_by_itself(plan, poison, value):
 def test_an_indefinite_cost_is_reported(plan):
     family = draw("trained", n=4)
     family = replace(family, Qf=family.Qf - 100 * torch.eye(4))
-    with pytest.raises(ValueError, match=r"Qf must be positive semi-definite; got no minimum in problem \(0, 0\)"):
+    with raises("not-positive", "Qf", r"no minimum in problem \(0, 0\)"):
         plan(family, 4)
     assert plan(family, 4, check=False).isnan().all()
     family = draw("trained", n=1)

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.lqr.problems import random_problem
 from ttcnet.lqr import LQR, solve
+from ttcnet.testing.problems import random_problem
 
 sizes = st.fixed_dictionaries(
     dict(

@@ -13,13 +13,13 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from benchmarks.errors import NAMES, cast, differentiate, relative_errors, weights
-from benchmarks.regimes import draw
 from tests.lqr import emulator
 from ttcnet.lqr import ops, plan
 from ttcnet.lqr.kernels import cuda, cuda_symplectic, fused_symplectic
 from ttcnet.lqr.plan import _choose
 from ttcnet.lqr.problem import Family
+from ttcnet.testing.errors import NAMES, cast, differentiate, relative_errors, weights
+from ttcnet.testing.regimes import draw
 
 needs_compiler = pytest.mark.skipif(emulator.COMPILER is None, reason="the emulator needs g++")
 PLACES = [pytest.param("cpu", marks=needs_compiler), pytest.param("cuda", marks=pytest.mark.gpu)]

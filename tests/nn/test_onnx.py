@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch.export import Dim
 
-from benchmarks.errors import cast
-from benchmarks.regimes import draw
+from tests.raising import raises
 from ttcnet.lqr import plan
 from ttcnet.lqr.problem import Family
 from ttcnet.lqr.traceable import first_actions
 from ttcnet.nn import TTCLayer
+from ttcnet.testing.errors import cast
+from ttcnet.testing.regimes import draw
 
 
 @pytest.fixture
@@ -84,5 +85,5 @@ def test_a_model_in_onnx(tmp_path):
 
 @pytest.mark.filterwarnings("ignore")  # of torch's exporter
 def test_the_old_exporter_is_refused_with_a_sentence(layer, x, tmp_path):
-    with pytest.raises(RuntimeError, match=r"torch.jit.trace cannot record a plan.*dynamo=True"):
+    with raises("not-traceable", "plan"):
         torch.onnx.export(torch.nn.Sequential(layer), (x,), tmp_path / "layer.onnx", dynamo=False)

@@ -70,9 +70,10 @@ class TTCAdapterConfig:
                 check_size(field, getattr(self, field), least, f"Pass such a number, as {field}=16.")
         check_homogeneous(self.time_homogeneous)
         if not isinstance(self.zero_init, bool):
-            fail("zero_init", "must be True or False", repr(self.zero_init), "Pass one of them.", TypeError)
+            fail("zero_init", "must be True or False", repr(self.zero_init), "Pass one of them.", "type")
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
-            fail("dropout", "must lie in [0, 1)", repr(self.dropout), "Pass the share to drop, such as 0.1.")
+            remedy = "Pass the share to drop, such as 0.1."
+            fail("dropout", "must lie in [0, 1)", repr(self.dropout), remedy, "out-of-range")
         check_context(self.context)
         check_gain(self.action_gain)
         check_insert(self.insert)
@@ -83,7 +84,7 @@ class TTCAdapterConfig:
         blocks, each = rhythm(self.every)
         if blocks > layers:
             remedy = f"Pass every={layers} or less."
-            fail("every", f"must fit the model's {layers} decoder layers", repr(self.every), remedy)
+            fail("every", f"must fit the model's {layers} decoder layers", repr(self.every), remedy, "too-large")
         return dict.fromkeys(range(blocks - 1, layers, blocks), each)
 
     @property
@@ -109,5 +110,5 @@ class TTCAdapterConfig:
         for name in values:
             if name not in known:
                 remedy = "Correct it, or use the version of ttcnet that wrote it."
-                fail("TTCAdapterConfig", f"has the fields {', '.join(known)}", repr(name), remedy)
+                fail("TTCAdapterConfig", f"has the fields {', '.join(known)}", repr(name), remedy, "unknown-field")
         return cls(**values)

@@ -37,7 +37,7 @@ def set_horizon(model: nn.Module, steps: int) -> None:
     steps = check_horizon(steps)
     config = config_of(model)
     if config.inserted != TTC:
-        fail("model", "must have TTC layers to set their horizon", config.inserted, "Insert TTC layers.")
+        fail("model", "must have TTC layers to set their horizon", config.inserted, "Insert TTC layers.", "no-layers")
     config.horizon = steps
 
 
@@ -103,7 +103,8 @@ def train_all(model: nn.Module) -> None:
     """Train the base model and what is inserted. Save the whole model then, not the adapter alone."""
     if hasattr(model, "peft_config"):
         remedy = "Call freeze_base(model) to train what is inserted beside what PEFT trains."
-        fail("model", "must not be wrapped by PEFT, which freezes the base", type(model).__name__, remedy, TypeError)
+        rule = "must not be wrapped by PEFT, which freezes the base"
+        fail("model", rule, type(model).__name__, remedy, "unsupported-model")
     layers_of(model)
     model.requires_grad_(True)
 
@@ -113,7 +114,7 @@ def layers_of(model: nn.Module) -> list[WithInsertion]:
     layers: list[WithInsertion] = [module for module in model.modules() if isinstance(module, WithInsertion)]
     if not layers:
         remedy = "Call ttcnet.adapter.insert or ttcnet.adapter.load first."
-        fail("model", "must have layers inserted", type(model).__name__, remedy)
+        fail("model", "must have layers inserted", type(model).__name__, remedy, "no-layers")
     return layers
 
 

@@ -87,7 +87,7 @@ class WithInsertions(Conventions):
         extra = sorted(key for key in report["unexpected_keys"] if PLACE in key)
         if (missing or extra) and not output_loading_info:
             value = f"missing {missing}, extra {extra}"
-            fail(str(name), "must have all weights and no others", value, "Fetch or save it again.")
+            fail(str(name), "must have all weights and no others", value, "Fetch or save it again.", "weights")
         return (model, report) if output_loading_info else model
 
     def card(self) -> str:
@@ -130,7 +130,7 @@ class Backbone(Origin, WithInsertions):
     def _horizon(self, steps: int) -> int:
         if self.config.inserted != TTC:
             remedy = "Leave it out, or insert TTC layers."
-            fail("horizon", "needs TTC layers", f"{steps} for {self.config.inserted}", remedy)
+            fail("horizon", "needs TTC layers", f"{steps} for {self.config.inserted}", remedy, "no-layers")
         return check_horizon(steps)
 
     def _any_enabled(self) -> bool:
@@ -169,7 +169,7 @@ def refuse_paging(config: Any) -> None:
     if config.inserted not in FORGETFUL and (attention.startswith("paged") or attention == "vllm"):
         kind = config.inserted
         remedy = f"A model with {kind} is served by transformers only, with eager, sdpa or flash attention."
-        fail("attn_implementation", f"must keep a cache that {kind} can join", repr(attention), remedy)
+        fail("attn_implementation", f"must keep a cache that {kind} can join", repr(attention), remedy, "stateful")
 
 
 def adapter_of(config: Any) -> TTCAdapterConfig:

@@ -152,4 +152,4 @@ def family_of(model: object) -> Family:
     remedy = f"Supported are {supported} of transformers, and the same without a head."
     if hasattr(model, "peft_config"):
         remedy = "Insert first, and let PEFT wrap the result."
-    fail("model", "must be of a supported class, and not wrapped", type(model).__name__, remedy, TypeError)
+    fail("model", "must be of a supported class, and not wrapped", type(model).__name__, remedy, "unsupported-model")

@@ -57,10 +57,10 @@ def remove(model: Model) -> Model:
     """
     if hasattr(model, "peft_config"):
         remedy = "Call remove(model.merge_and_unload()), or remove(model.unload())."
-        fail("model", "must not be wrapped by PEFT", type(model).__name__, remedy, TypeError)
+        fail("model", "must not be wrapped by PEFT", type(model).__name__, remedy, "unsupported-model")
     family = family_of(model)
     if type(model) not in family.ours.values():
-        fail("model", "must have layers inserted", type(model).__name__, "There is nothing to remove.")
+        fail("model", "must have layers inserted", type(model).__name__, "There is nothing to remove.", "no-layers")
     old: Any = model.config
     new = copy.deepcopy(old)
     for field in ("ttc_adapter", "ttc_base", "horizon"):
@@ -79,10 +79,11 @@ def check(model: nn.Module, config: TTCAdapterConfig) -> Family:
     """Fail unless layers can be inserted; the model's family."""
     if not isinstance(config, TTCAdapterConfig):
         remedy = "Pass TTCAdapterConfig(every=8), say."
-        fail("config", "must be a TTCAdapterConfig", type(config).__name__, remedy, TypeError)
+        fail("config", "must be a TTCAdapterConfig", type(config).__name__, remedy, "type")
     family = family_of(model)
     if type(model) in family.ours.values():
-        fail("model", "must have no layers inserted", type(model).__name__, "Call ttcnet.adapter.remove first.")
+        remedy = "Call ttcnet.adapter.remove first."
+        fail("model", "must have no layers inserted", type(model).__name__, remedy, "has-layers")
     backbone: Any = model.base_model
     check_forward(backbone, "model")
     for index in config.places(len(backbone.layers)):
@@ -92,11 +93,12 @@ def check(model: nn.Module, config: TTCAdapterConfig) -> Family:
         if type(layer) is not family.layer or parts != family.parts:
             rule = f"must be a {family.layer.__name__} with {', '.join(sorted(family.parts))}"
             found = f"{type(layer).__name__} with {', '.join(sorted(parts))}"
-            fail(name, rule, found, "Insert into the model as transformers makes it.", TypeError)
+            fail(name, rule, found, "Insert into the model as transformers makes it.", "unsupported-model")
         check_forward(layer, name)
         if any(parameter.is_meta for parameter in layer.parameters()):
             remedy = "Load the model onto devices that hold it."
-            fail(name, "must have its weights in memory", "weights that are offloaded or not loaded", remedy)
+            rule = "must have its weights in memory"
+            fail(name, rule, "weights that are offloaded or not loaded", remedy, "offloaded")
     return family
 
 

@@ -33,7 +33,7 @@ class Remembering(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
         if self.behind != tokens.shape[1]:
             rule = "must have been filled by this model with its inserted mixers enabled"
             missed = f"{self.behind - tokens.shape[1]} tokens that the mixers have not seen"
-            fail("past_key_values", rule, missed, "Start again with a new cache.")
+            fail("past_key_values", rule, missed, "Start again with a new cache.", "cache")
         self.behind = 0
         if not self.states:
             self.states = [mixer.new_state(tokens.shape[0], tokens.device, tokens.dtype) for mixer in mixers]
@@ -64,10 +64,9 @@ class Remembering(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
 
     def crop(self, tokens_to_remove: int) -> None:
         if not all(isinstance(state, KeysAndValues) for state in self.states):
-            raise NotImplementedError(
-                "A cache with states of inserted mixers cannot forget tokens: recurrent states hold them all. Start a "
-                "new one; assisted generation is not supported."
-            )
+            value = "a cache with states of inserted mixers"
+            remedy = "Recurrent states hold all tokens: start a new cache; assisted generation is not supported."
+            fail("past_key_values", "cannot forget tokens", value, remedy, "stateful", NotImplementedError)
         above: Any = super()
         before = self.get_seq_length()
         above.crop(tokens_to_remove)

@@ -40,7 +40,7 @@ class Unsaved(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
             "Save it whole with save_pretrained(folder), and load that folder. A trainer can be given its "
             "processing_class, and DPOTrainer a ref_model, too."
         )
-        fail("model", "must be in a folder, for others to load it", value, remedy)
+        fail("model", "must be in a folder, for others to load it", value, remedy, "no-model")
 
 
 AutoConfig.register(Unsaved.model_type, Unsaved)
@@ -63,7 +63,7 @@ class Origin:
         if self.beside_lora and self.training and not torch.is_grad_enabled() and _stands_for_reference(self):
             rule = "must not move: inserted layers are trained in place, and PEFT cannot undo that"
             remedy = "Leave out freeze_base, and pass modules_to_save=['inserted'] to LoraConfig."
-            fail("reference model", rule, "the model without its LoRA", remedy)
+            fail("reference model", rule, "the model without its LoRA", remedy, "peft")
         if self.base_name is None:
             return
         for number, layer in enumerate(self.layers if self.unsaved else ()):
@@ -93,7 +93,7 @@ def _refuse_tuners(insertion: Insertion, where: str) -> None:
                 "whole; or save them first, with ttcnet.adapter.save."
             )
             rule = "must leave out inserted layers, whose weights PEFT would not save"
-            fail("target_modules", rule, f"{where}.{name}", remedy)
+            fail("target_modules", rule, f"{where}.{name}", remedy, "peft")
 
 
 def mark_inserted(model: Any, silent: bool) -> None:
@@ -129,5 +129,5 @@ def base_name(folder: str | os.PathLike[str], config: Any) -> str:
     if not ("/" in name or os.path.isdir(name)):
         rule = "must name a base model of the Hub, or have been loaded in this process onto one from a folder"
         remedy = "Load the base model, and call ttcnet.adapter.load(base, folder)."
-        fail(str(folder), rule, repr(name), remedy)
+        fail(str(folder), rule, repr(name), remedy, "no-model")
     return str(name)

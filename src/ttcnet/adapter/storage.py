@@ -71,12 +71,14 @@ def load(base_model: Model, folder: str | os.PathLike[str], *, any_base: bool = 
     """
     path = Path(folder) / FILE
     if not path.is_file():
-        fail("folder", f"must hold {FILE}", str(folder), "Pass a folder that ttcnet.adapter.save has written to.")
+        remedy = "Pass a folder that ttcnet.adapter.save has written to."
+        fail("folder", f"must hold {FILE}", str(folder), remedy, "no-model")
     tensors, facts = tensor_file.load(path)
     kinds = (("adapter", dict), ("base", dict), ("digest", str))
     whole = all(isinstance(facts.get(name), kind) for name, kind in kinds)
     if not whole or tensor_file.digest(tensors) != facts["digest"]:
-        fail(str(path), "must hold what was saved", "other contents", "The file is damaged: fetch or save it again.")
+        remedy = "The file is damaged: fetch or save it again."
+        fail(str(path), "must hold what was saved", "other contents", remedy, "damaged")
     config = TTCAdapterConfig.from_dict(facts["adapter"], str(path))
     family = check(base_model, config)
     if not any_base:
@@ -132,12 +134,12 @@ def _expected(config: TTCAdapterConfig, width: int, layers: int) -> dict[str, tu
 def _check_names(what: str, tensors: dict[str, Tensor], expected: dict[str, tuple[int, ...]], remedy: str) -> None:
     missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
     if missing or extra:
-        fail(what, "must have all weights and no others", f"missing {missing}, extra {extra}", remedy)
+        fail(what, "must have all weights and no others", f"missing {missing}, extra {extra}", remedy, "weights")
     for name, shape in expected.items():
         if tuple(tensors[name].shape) != shape:
-            fail(f"{what}: {name}", f"must have shape {shape}", tuple(tensors[name].shape), remedy)
+            fail(f"{what}: {name}", f"must have shape {shape}", tuple(tensors[name].shape), remedy, "weights")
         if not tensors[name].is_floating_point():
-            fail(f"{what}: {name}", "must be of floating-point numbers", tensors[name].dtype, remedy)
+            fail(f"{what}: {name}", "must be of floating-point numbers", tensors[name].dtype, remedy, "weights")
 
 
 def _check_base(recorded: dict[str, Any], found: dict[str, Any]) -> None:
@@ -146,10 +148,10 @@ def _check_base(recorded: dict[str, Any], found: dict[str, Any]) -> None:
         if field in ("name", "revision") and not (value and other):
             continue  # one of the two does not know
         if field in ("name", "revision") and not isinstance(value, str):
-            fail(f"the adapter's {field} of its base", "must be text", repr(value)[:40], "Save it again.")
+            fail(f"the adapter's {field} of its base", "must be text", repr(value)[:40], "Save it again.", "damaged")
         if field == "name" and not ("/" in value and "/" in other):  # a folder knows no owner
             value, other = value.rpartition("/")[2], other.rpartition("/")[2]
         if other != value:
             remedy = "Load that model; if this one is the same, give its folder that name, or pass any_base=True."
             rule = f"must have the {field} {recorded[field]!r} that the adapter was made for"
-            fail("base_model", rule, repr(other), remedy)
+            fail("base_model", rule, repr(other), remedy, "base")

@@ -76,7 +76,8 @@ def check_forward(part: nn.Module, name: str) -> None:
     held = part.__dict__
     if "forward" in held and not is_own(part, "forward") and not is_own(part, "_old_forward"):
         remedy = "Insert first, and patch or wrap afterwards."
-        fail(name, "must have the forward of its class", "one that was patched", remedy)
+        rule = "must have the forward of its class"
+        fail(name, rule, "one that was patched", remedy, "unsupported-model", ValueError)
 
 
 def change_config(model: nn.Module, old: Any, new: Any) -> None:

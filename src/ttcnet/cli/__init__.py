@@ -59,22 +59,11 @@ def env(json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = F
             say(f"  {name:<{width}}  {value}")
 
 
-@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def bench(context: typer.Context) -> None:
-    """Measure planning and its rivals: time, memory and error. Needs a checkout of the repository."""
-    import sys
-    from importlib import import_module
-    from pathlib import Path
+@app.command(
+    "bench", add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)
+def measure(context: typer.Context) -> None:
+    """Measure planning and its rivals: time, memory and error."""
+    from .bench import app as benchmarks
 
-    # the checkout that this package runs from, or the one the user stands in
-    places = [Path(__file__).resolve().parents[3], Path.cwd(), *Path.cwd().parents]
-    checkout = next((place for place in places if (place / "benchmarks" / "providers.py").is_file()), None)
-    if checkout is None:
-        say(
-            "The benchmarks are not part of the installed package: they live in the repository. "
-            "Clone it, and run this command inside it.",
-            err=True,
-        )
-        raise typer.Exit(1)
-    sys.path.insert(0, str(checkout))
-    import_module("benchmarks.__main__").app(args=context.args, prog_name="ttcnet bench")
+    benchmarks(args=context.args, prog_name="ttcnet bench")

@@ -39,11 +39,12 @@ def make_command(
         ends = [whole_number(end) for end in numbers.split("-")]
         fewest, most = ends[0], ends[-1]
         if len(ends) > 2 or fewest is None or most is None:
-            fail("numbers", "must be a number, or two with a dash between", repr(numbers[:40]), "Pass 4 or 3-4.")
+            remedy = "Pass 4 or 3-4."
+            fail("numbers", "must be a number, or two with a dash between", repr(numbers[:40]), remedy, "format")
         difficulty = Difficulty((fewest, most), largest, operations, limit)
         if out.exists() and not is_stream(out):
             remedy = "Remove it, or name another file."
-            fail("out", "must be a new file", f"{out}, which is there already", remedy, FileExistsError)
+            fail("out", "must be a new file", f"{out}, which is there already", remedy, "exists")
         check_output("out", out)
         puzzles = make(count, difficulty, seed=seed, split=split)
         write_lines(out, map(row, puzzles))

@@ -9,7 +9,9 @@ import typer
 
 
 def data(
-    settings: Annotated[Path, typer.Argument(help="TOML file with sources, stages and seeds; see docs/data.md.")],
+    settings: Annotated[
+        Path, typer.Argument(help="TOML file with sources, stages and seeds; the documentation says how to write one.")
+    ],
     out: Annotated[str | None, typer.Option(help="Folder of the run. A run that is there already goes on.")] = None,
 ) -> None:
     """Make training data: fetch, bring into one form, drop copies and test problems, verify answers, sample. Killed

@@ -185,12 +185,14 @@ def _check(model: str, adapter: Path | None, server: str | None, device: str) ->
     """What can be known to be wrong before anything is loaded."""
     if server is not None:
         if adapter is not None:
-            fail("adapter", "must not be given: the server has its model", adapter, "Serve the whole model.")
+            remedy = "Serve the whole model."
+            fail("adapter", "must not be given: the server has its model", adapter, remedy, "conflict")
         if device != "auto":
-            fail("device", "must not be given: the server has its own", repr(device), "Leave it out.")
+            fail("device", "must not be given: the server has its own", repr(device), "Leave it out.", "conflict")
         return
     if not model:
-        fail("model", "must be given", "none", "Pass --model with a folder or a name of the Hub, or --server.")
+        remedy = "Pass --model with a folder or a name of the Hub, or --server."
+        fail("model", "must be given", "none", remedy, "missing")
     check_model(model, adapter)
     if device != "auto":
         usable(device)  # imports torch
@@ -252,4 +254,5 @@ def _own_up(summaries: list[dict[str, Any] | None]) -> None:
 def _distinct(names: list[str]) -> None:
     for name in names:
         if names.count(name) > 1:
-            fail("benchmarks", "must have different names", f"{name!r} twice", "Name the files differently.")
+            remedy = "Name the files differently."
+            fail("benchmarks", "must have different names", f"{name!r} twice", remedy, "conflict")

@@ -75,7 +75,7 @@ def rated(boards: Boards) -> list[int]:
         for number, puzzle in enumerate(boards.puzzles, 1):
             if (solutions := count(puzzle)) != 1:
                 value, remedy = f"{'several' if solutions else 'none'} of board {number}", "Leave such boards out."
-                fail("boards", "must have one solution each to be rated", value, remedy)
+                fail("boards", "must have one solution each to be rated", value, remedy, "bad-board")
             found.append(rate(puzzle))
             progress.advance(task)
     return found
@@ -90,5 +90,5 @@ def _span(name: str, text: str | None) -> tuple[int, int | None] | None:
     open_end = text.endswith("+") and name == "guesses"
     if low is None or high is None or (text.endswith("+") and (dash or not open_end)):
         example = "0, 1-3 or 10+" if name == "guesses" else "30 or 25-34"
-        fail(name, "must be a number or a range", repr(text[:40]), f"Pass --{name} {example}.")
+        fail(name, "must be a number or a range", repr(text[:40]), f"Pass --{name} {example}.", "format")
     return low, None if open_end else high

@@ -31,7 +31,7 @@ class Index:
             self._short.setdefault(tuple(parts[:2]), []).append((tuple(parts), place))
         else:
             remedy = "Correct it, or take it out of the test set."
-            fail("a test problem", "must have two words at least", f"{problem!r} in {place}", remedy)
+            fail("a test problem", "must have two words at least", f"{problem!r} in {place}", remedy, "bad-data")
 
     def find(self, problem: str) -> tuple[str, str] | None:
         """Where in the tests a problem is found, and by which words."""
@@ -67,6 +67,7 @@ def read(tests: Index, source: Source) -> int:
     for number, row in enumerate(opened(source), 1):
         problem = parts(row.content, source)["problem"]
         if problem is None:
-            fail("a test set", "must have a problem in every row", f"none in {row.place}", "Correct the row.")
+            remedy = "Correct the row."
+            fail("a test set", "must have a problem in every row", f"none in {row.place}", remedy, "bad-data")
         tests.add(problem, f"{source.name}/{number}")
     return number

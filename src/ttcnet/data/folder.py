@@ -102,12 +102,14 @@ class Folder:
                 check_fields(f"{path / COUNTS}: stages: {name}", done[name], REMEDY, **FIELDS)
                 if step is None or name != step.name or done[name]["settings"] != fixed(step.settings):
                     remedy = "Give the settings that it was started with, or choose another folder."
-                    fail("settings", f"must be those of the run in {path}", f"others for its stage {name}", remedy)
+                    rule = f"must be those of the run in {path}"
+                    fail("settings", rule, f"others for its stage {name}", remedy, "settings-changed")
                 now, then = _digests(step.sources), done[name].get("files", {})  # which older runs do not have
                 check_fields(f"{path / COUNTS}: stages: {name}", {"files": then}, REMEDY, files=dict)
                 for file in now.keys() & then.keys():
                     if now[file] != then[file]:
-                        fail("data", f"must be that of the run in {path}", f"another {file}", "Choose another folder.")
+                        remedy = "Choose another folder."
+                        fail("data", f"must be that of the run in {path}", f"another {file}", remedy, "data-changed")
         path.mkdir(parents=True, exist_ok=True)
         write_json(path / COUNTS, self.counts)
 

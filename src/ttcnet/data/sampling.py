@@ -21,7 +21,7 @@ def sample(stage: Stage, settings: Sample) -> None:
             ranks.setdefault(row["source"], array("Q")).append(_rank(row["id"], settings.seed))
     if not ranks:
         remedy = "The files *.dropped.jsonl say why rows were dropped."
-        fail("data", "must have a row with a solution left", "none", remedy)
+        fail("data", "must have a row with a solution left", "none", remedy, "no-data")
     lowest = {name: sorted(own)[: settings.quotas.get(name)] for name, own in ranks.items()}
     last = sorted(rank for own in lowest.values() for rank in own)[: settings.rows][-1]
     for row in stage.rows():

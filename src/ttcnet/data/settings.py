@@ -49,7 +49,8 @@ class Source:
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or Path(self.data).name.partition(".")[0])
         if not re.fullmatch(r"[\w.-]+", self.name):
-            fail("name", "must be made of letters, digits, dots and dashes", repr(self.name), "Give the source a name.")
+            remedy = "Give the source a name."
+            fail("name", "must be made of letters, digits, dots and dashes", repr(self.name), remedy, "format")
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ class Near:
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.threshold < 1:
-            fail("near.threshold", "must lie in [0.5, 1)", self.threshold, "Pass a similarity, such as 0.7.")
+            remedy = "Pass a similarity, such as 0.7."
+            fail("near.threshold", "must lie in [0.5, 1)", self.threshold, remedy, "out-of-range")
 
 
 @dataclass(frozen=True)
@@ -105,10 +107,11 @@ class Verify:
         for name in ("rounds", "agree", "max_tokens", "concurrent"):
             _whole(f"verify.{name}", getattr(self, name))
         if self.agree > self.rounds:
-            fail("verify.agree", f"must be at most verify.rounds, {self.rounds}", self.agree, "Pass a smaller number.")
+            remedy = "Pass a smaller number."
+            fail("verify.agree", f"must be at most verify.rounds, {self.rounds}", self.agree, remedy, "out-of-range")
         if self.rounds > 1 and not self.temperature > 0:
             rule = "must be above 0 where there are several rounds, or all are the same"
-            fail("verify.temperature", rule, self.temperature, "Pass a temperature, such as 1.0.")
+            fail("verify.temperature", rule, self.temperature, "Pass a temperature, such as 1.0.", "conflict")
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,8 @@ class Settings:
         names = [source.name for source in self.sources]
         for name in self.sample.quotas:
             if name not in names:
-                fail("sample.quotas", f"must name sources among {', '.join(names)}", name, "Correct the name.")
+                remedy = "Correct the name."
+                fail("sample.quotas", f"must name sources among {', '.join(names)}", name, remedy, "unknown-field")
 
 
 def fixed(stage: Any) -> dict[str, Any]:
@@ -157,12 +161,12 @@ def fixed(stage: Any) -> dict[str, Any]:
 def settings(path: Path, out: str | None = None) -> Settings:
     """A run from a TOML file; `out` goes before what the file says."""
     if not path.is_file():
-        remedy = "Name a TOML file; experiments/math/data has some."
-        fail("settings", "must be a file", f"{str(path)!r}, which is none", remedy, FileNotFoundError)
+        remedy = "Name a TOML file; the documentation says how to write one."
+        fail("settings", "must be a file", f"{str(path)!r}, which is none", remedy, "not-found")
     try:
         values = tomllib.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
-        fail(str(path), "must be TOML", error, "Correct the file.")
+        fail(str(path), "must be TOML", error, "Correct the file.", "format")
     if out is not None:
         values["out"] = out
     values["source"] = _sources(values.get("source", []), f"{path}: source")
@@ -178,13 +182,13 @@ def settings(path: Path, out: str | None = None) -> Settings:
 
 def _sources(tables: Any, place: str) -> list[Source]:
     if not isinstance(tables, list):
-        fail(place, "must be tables, each under [[...]]", repr(tables), "Use two brackets on each side.")
+        fail(place, "must be tables, each under [[...]]", repr(tables), "Use two brackets on each side.", "format")
     return [_made(Source, table, place) for table in tables]
 
 
 def _table(values: Any, place: str) -> dict[str, Any]:
     if not isinstance(values, dict):
-        fail(place, "must be a table", repr(values), "Write it as a table of TOML, [...].")
+        fail(place, "must be a table", repr(values), "Write it as a table of TOML, [...].", "format")
     return dict(values)
 
 
@@ -193,13 +197,14 @@ def _made(kind: type[Made], values: Any, place: str) -> Made:
     table = _table(values, place)
     known = {_SINGULAR.get(item.name, item.name): item for item in fields(kind)}  # type: ignore[arg-type]
     if extra := sorted(set(table) - set(known)):
-        fail(place, f"must hold fields among {', '.join(known)}", ", ".join(extra), "Correct or remove them.")
+        remedy = "Correct or remove them."
+        fail(place, f"must hold fields among {', '.join(known)}", ", ".join(extra), remedy, "unknown-field")
     for name, item in known.items():
         required = item.default is MISSING and item.default_factory is MISSING
         if required and name not in table:
-            fail(place, f"must say {name}", f"only {', '.join(table) or 'nothing'}", f"Add {name} = ...")
+            fail(place, f"must say {name}", f"only {', '.join(table) or 'nothing'}", f"Add {name} = ...", "missing")
         if name in table and not _fits(table[name], _kind(item)):
-            fail(f"{place}.{name}", f"must be {_KINDS[_kind(item)]}", repr(table[name]), "Correct it.")
+            fail(f"{place}.{name}", f"must be {_KINDS[_kind(item)]}", repr(table[name]), "Correct it.", "format")
     return kind(**{item.name: table[name] for name, item in known.items() if name in table})
 
 
@@ -220,12 +225,12 @@ def _fits(value: Any, kind: str) -> bool:
 
 def _whole(name: str, value: int) -> None:
     if value < 1:
-        fail(name, "must be a whole number of 1 or more", value, "Pass a larger number.")
+        fail(name, "must be a whole number of 1 or more", value, "Pass a larger number.", "too-small")
 
 
 def _distinct(name: str, sources: list[Source]) -> None:
     names = [source.name for source in sources]
     if not names:
-        fail(name, "must be given", "none", f"Add a table [[{name.removesuffix('s')}]] with data = ...")
+        fail(name, "must be given", "none", f"Add a table [[{name.removesuffix('s')}]] with data = ...", "missing")
     if twice := sorted({each for each in names if names.count(each) > 1}):
-        fail(name, "must have names of their own", ", ".join(twice), "Give each a name = ...")
+        fail(name, "must have names of their own", ", ".join(twice), "Give each a name = ...", "format")

@@ -32,7 +32,8 @@ def check(source: Source) -> None:
     """Look at the first row: the fields that are named must be there, and so must a problem."""
     row = next(opened(source), None)
     if row is None:
-        fail("source", "must have at least one row", f"{source.name} ({source.data})", "Check the file or the split.")
+        remedy = "Check the file or the split."
+        fail("source", "must have at least one row", f"{source.name} ({source.data})", remedy, "no-data")
     for part, usual in USUAL.items():
         named = _paths(getattr(source, part))
         missing = [path for path in named if not _holds(row.content, path)]
@@ -40,7 +41,7 @@ def check(source: Source) -> None:
             rule = f"must be in the field {missing[0]!r}" if missing else f"must be in a field named {', '.join(usual)}"
             found = f"fields {', '.join(row.content)} in {row.place}"
             remedy = f'Say which it is: {part} = "..."; a.0.b reaches into objects and lists.'
-            fail(f"{part} of source {source.name}", rule, found, remedy)
+            fail(f"{part} of source {source.name}", rule, found, remedy, "bad-data")
 
 
 def fetch(stage: Stage, source: Source) -> None:
@@ -64,7 +65,7 @@ def fetch(stage: Stage, source: Source) -> None:
                 stage.notes[f"without {part}"] += row[part] is None
     if stage.kept == 0:
         remedy = "Say with problem, solution and answer which fields hold them."
-        fail(f"source {source.name}", "must have at least one row of use", f"none of {stage.read:,}", remedy)
+        fail(f"source {source.name}", "must have at least one row of use", f"none of {stage.read:,}", remedy, "no-data")
 
 
 def answer_in(solution: str) -> str | None:

@@ -80,7 +80,7 @@ class Log:
             elif entry != self._settings:
                 self._file.close()
                 remedy = f"Give the settings that it was started with, or remove {path} to start verification anew."
-                fail("verify", f"must be as it was: {entry}", self._settings, remedy)
+                fail("verify", f"must be as it was: {entry}", self._settings, remedy, "settings-changed")
             whole += len(line)
         self._file.truncate(whole)
 
@@ -187,7 +187,7 @@ def _round(stage: Stage, settings: Verify, log: Log, server: Endpoint) -> bool:
             remedy = (
                 f"See to it, and give the command again: answers are kept. {STRIKES} failures, and a row is dropped."
             )
-            fail("server", "must answer", f"{settings.url}: {silent[-1]['failed']}", remedy, ConnectionError)
+            fail("server", "must answer", f"{settings.url}: {silent[-1]['failed']}", remedy, "server")
     return asked > 0
 
 

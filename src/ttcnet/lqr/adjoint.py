@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ..errors import fail
 from .arithmetic import full_precision, outer, symmetrise
 
 
@@ -44,10 +45,8 @@ TWICE = (
 def refuse_second_derivatives(what: str, otherwise: str = TWICE) -> None:
     """Call in a backward pass: autograd has gradients enabled there only if the caller asked to differentiate it."""
     if torch.is_grad_enabled():
-        raise RuntimeError(
-            f"{what} has first derivatives only; got a backward pass with create_graph=True. Call backward without "
-            f"create_graph, or {otherwise}."
-        )
+        remedy = f"Call backward without create_graph, or {otherwise}."
+        fail(what, "has first derivatives only", "a backward pass with create_graph=True", remedy, "no-derivative")
 
 
 class _ImplicitSolve(torch.autograd.Function):

@@ -23,40 +23,40 @@ def one_kind(fields: dict[str, Tensor | None], anchor: str) -> None:
     """All fields are floating-point tensors with the dtype and the device of the field named `anchor`."""
     for name, value in fields.items():
         if not isinstance(value, Tensor):
-            fail(name, "must be a torch.Tensor", type(value).__name__, "Wrap it with torch.as_tensor.", TypeError)
+            fail(name, "must be a torch.Tensor", type(value).__name__, "Wrap it with torch.as_tensor.", "type")
         if value.dtype not in FLOATS:
             remedy = f"Convert it with {name}.float()."
-            fail(name, "must be float32, float64, float16 or bfloat16", value.dtype, remedy, TypeError)
+            fail(name, "must be float32, float64, float16 or bfloat16", value.dtype, remedy, "dtype")
     reference = fields[anchor]
     assert isinstance(reference, Tensor)
     for name, value in fields.items():
         assert isinstance(value, Tensor)
         if value.dtype != reference.dtype:
             rule, remedy = f"must have the dtype of {anchor}, {reference.dtype}", "Convert all fields to one dtype."
-            fail(name, rule, value.dtype, remedy, TypeError)
+            fail(name, rule, value.dtype, remedy, "dtype")
         if value.device != reference.device:
             rule, remedy = f"must be on the device of {anchor}, {reference.device}", "Move all fields to one device."
-            fail(name, rule, value.device, remedy)
+            fail(name, rule, value.device, remedy, "device")
 
 
 def shape(name: str, value: Tensor, *allowed: tuple[str, tuple[int, ...]]) -> None:
     """`value` has one of the allowed shapes, each given with its symbolic form, such as ("(N, H, n)", (4, 2, 3))."""
     if tuple(value.shape) not in [sizes for _, sizes in allowed]:
         rule = "must have shape " + " or ".join(f"{symbols} = {sizes}" for symbols, sizes in allowed)
-        fail(name, rule, tuple(value.shape), "Reshape or expand it.")
+        fail(name, rule, tuple(value.shape), "Reshape or expand it.", "shape")
 
 
 def horizon(value: object) -> int:
     """The horizon as a Python integer, 0 or more, and within bounds."""
     remedy = "Pass the number of steps to plan, such as horizon=8."
     if isinstance(value, (bool, Tensor)):  # no union: torch 2.8 cannot trace one
-        fail("horizon", "must be an integer", repr(value), remedy, TypeError)
+        fail("horizon", "must be an integer", repr(value), remedy, "type")
     try:
         steps: int = value if isinstance(value, INTEGERS) else operator.index(value)  # type: ignore[arg-type,assignment]
     except TypeError:
-        fail("horizon", "must be an integer", repr(value), remedy, TypeError)
+        fail("horizon", "must be an integer", repr(value), remedy, "type")
     if steps < 0:
-        fail("horizon", "must be 0 or more", steps, remedy)
+        fail("horizon", "must be 0 or more", steps, remedy, "too-small")
     check_reach("horizon", steps)
     return steps
 
@@ -64,10 +64,12 @@ def horizon(value: object) -> int:
 def not_traced() -> None:
     """That torch.jit.trace is not at work, which would record neither the horizon nor the kernels."""
     if torch._C._get_tracing_state() is not None:
-        raise RuntimeError(
-            "torch.jit.trace cannot record a plan: it would fix the horizon and leave the kernels out. Use "
-            "torch.compile, torch.export.export, or torch.onnx.export(..., dynamo=True)."
+        rule, value = (
+            "cannot be recorded by torch.jit.trace",
+            "a trace: it would fix the horizon and leave the kernels out",
         )
+        remedy = "Use torch.compile, torch.export.export, or torch.onnx.export(..., dynamo=True)."
+        fail("plan", rule, value, remedy, "not-traceable")
 
 
 def first(bad: Tensor) -> str:
@@ -84,18 +86,16 @@ def has_negative_eigenvalue(matrix: Tensor) -> bool:
 def finite(name: str, value: Tensor) -> None:
     bad = ~value.isfinite()
     if bad.any():
-        fail(
-            name,
-            "must be finite everywhere",
-            f"{value[bad][0].item()} at index {first(bad)} ({int(bad.sum())} of {bad.numel()} entries)",
-            "Look for a division by zero or an overflow in what produced it.",
-        )
+        found = f"{value[bad][0].item()} at index {first(bad)} ({int(bad.sum())} of {bad.numel()} entries)"
+        remedy = "Look for a division by zero or an overflow in what produced it."
+        fail(name, "must be finite everywhere", found, remedy, "not-finite")
 
 
 def non_negative(name: str, value: Tensor, remedy: str) -> None:
     bad = value < 0
     if bad.any():
-        fail(name, "must be 0 or more everywhere", f"{value[bad][0].item():.6g} at index {first(bad)}", remedy)
+        rule = "must be 0 or more everywhere"
+        fail(name, rule, f"{value[bad][0].item():.6g} at index {first(bad)}", remedy, "negative")
 
 
 def symmetric(name: str, value: Tensor) -> None:
@@ -105,7 +105,8 @@ def symmetric(name: str, value: Tensor) -> None:
     bad = gap > torch.finfo(value.dtype).eps ** 0.5 * scale
     if bad.any():
         worst = f"|M - M^T| up to {gap[bad][0].item():.3g} at index {first(bad)}"
-        fail(name, "must be symmetric", worst, f"Pass ({name} + {name}.mT) / 2 if that is what you mean.")
+        remedy = f"Pass ({name} + {name}.mT) / 2 if that is what you mean."
+        fail(name, "must be symmetric", worst, remedy, "not-symmetric")
 
 
 def positive_definite(name: str, value: Tensor, diagonal: bool) -> None:
@@ -119,4 +120,5 @@ def positive_definite(name: str, value: Tensor, diagonal: bool) -> None:
         remedy = (
             "Every action needs a positive cost: add a multiple of the identity, or build it as C @ C.mT + eps * I."
         )
-        fail(name, "must be positive definite at every step", f"{what} {worst} at index {first(bad)}", remedy)
+        rule = "must be positive definite at every step"
+        fail(name, rule, f"{what} {worst} at index {first(bad)}", remedy, "not-positive")

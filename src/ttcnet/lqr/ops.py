@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor
@@ -36,10 +36,6 @@ BACKENDS = {
     "symplectic on cuda": "kernels.cuda_symplectic",
 }
 FIELDS = Family._fields
-FORWARD = (
-    "plan has no forward mode derivatives (torch.func.jvp, jacfwd, hessian). Use torch.func.grad, vjp or jacrev, or "
-    'solve(family.unroll(horizon), method="riccati"), which torch can differentiate in every way.'
-)
 
 
 class Backend(Protocol):
@@ -64,6 +60,15 @@ def plan(family: ModulatedLQR, horizon: int, backend: str) -> Tensor:
     if keep or forward_ad._current_level >= 0:  # forward mode, which it refuses and a kernel would not notice
         return _EagerPlan.apply(horizon, backend, *tensors)
     return _plan(*tensors, horizon, False, backend)[0]
+
+
+def _refuse_forward_mode() -> NoReturn:
+    rule, value = "has no forward mode derivatives", "one of torch.func.jvp, jacfwd and hessian"
+    remedy = (
+        'Use torch.func.grad, vjp or jacrev, or solve(family.unroll(horizon), method="riccati"), which torch can '
+        "differentiate in every way."
+    )
+    fail("plan", rule, value, remedy, "no-derivative", NotImplementedError)
 
 
 def transformed() -> bool:
@@ -103,7 +108,8 @@ def _plan_asked(*arguments: Any) -> tuple[Tensor, Tensor]:
     """`_plan` for programs that were compiled or exported before anybody looked at this horizon."""
     horizon = arguments[-3]
     if horizon < 1:
-        fail("horizon", "must be 1 or more in an exported program", horizon, "Leave the layer out for none.")
+        remedy = "Leave the layer out for none."
+        fail("horizon", "must be 1 or more in an exported program", horizon, remedy, "too-small")
     check_reach("horizon", horizon)
     return _plan(*arguments)
 
@@ -176,7 +182,7 @@ class _TransformedPlan(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise NotImplementedError(FORWARD)
+        _refuse_forward_mode()
 
 
 class _TransformedGradients(torch.autograd.Function):
@@ -201,7 +207,7 @@ class _TransformedGradients(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise NotImplementedError(FORWARD)
+        _refuse_forward_mode()
 
 
 def _as_tokens(batch: int, dims: Sequence[int | None], tensors: Sequence[Tensor]) -> list[Tensor]:

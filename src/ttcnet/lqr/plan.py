@@ -51,10 +51,10 @@ def plan(family: ModulatedLQR, horizon: int, backend: str = "auto", *, check: bo
     checks.not_traced()
     if not isinstance(family, ModulatedLQR):
         remedy = "Build one with ModulatedLQR(...); general problems go to solve()."
-        checks.fail("family", "must be a ModulatedLQR", type(family).__name__, remedy, TypeError)
+        checks.fail("family", "must be a ModulatedLQR", type(family).__name__, remedy, "type")
     steps = checks.horizon(horizon)
     if backend not in NAMES:
-        checks.fail("backend", f"must be one of {', '.join(NAMES)}", repr(backend), "See `ttcnet env`.")
+        checks.fail("backend", f"must be one of {', '.join(NAMES)}", repr(backend), "See `ttcnet env`.", "unknown-name")
     checked = _readable(family) if check is None else check
     chosen = _choose(family, backend, checked)
     if checked:
@@ -63,7 +63,8 @@ def plan(family: ModulatedLQR, horizon: int, backend: str = "auto", *, check: bo
         return torch.where(torch.zeros_like(family.r_inv, dtype=torch.bool), family.r_inv, 0)
     if chosen == "symplectic":
         if ops.transformed():
-            raise RuntimeError('backend="symplectic" has no rules for torch.func. Use backend="auto" or "reference".')
+            remedy = 'Use backend="auto" or "reference".'
+            checks.fail("backend", "must have rules for torch.func", '"symplectic", which has none', remedy, "backend")
         return _plan_symplectically(family, steps, checked)
     u = ops.plan(family, steps, chosen)
     if checked:
@@ -98,7 +99,8 @@ def _choose(family: ModulatedLQR, backend: str, checked: bool) -> str:
     if obstacle is None:
         return family.a.device.type
     if backend == "fused":
-        raise RuntimeError(f'backend="fused" cannot run here: {obstacle}. Use backend="auto" or "reference".')
+        remedy = 'Use backend="auto" or "reference".'
+        checks.fail("backend", "must be able to run here", f'"fused", but {obstacle}', remedy, "backend")
     return "reference"
 
 
@@ -126,6 +128,7 @@ def _check_actions(family: ModulatedLQR, u: Tensor) -> None:
     for name in ("Q", "Qf"):
         if checks.has_negative_eigenvalue(getattr(family, name).detach()):
             remedy = f"Build {name} as C @ C.mT."
-            checks.fail(name, "must be positive semi-definite", f"no minimum in problem {checks.first(bad)}", remedy)
+            rule = "must be positive semi-definite"
+            checks.fail(name, rule, f"no minimum in problem {checks.first(bad)}", remedy, "not-positive")
     remedy = "The numbers outgrew the dtype: use float64, a shorter horizon, or smaller inputs."
-    checks.fail("plan", "must be finite", f"NaN or infinity in problem {checks.first(bad)}", remedy)
+    checks.fail("plan", "must be finite", f"NaN or infinity in problem {checks.first(bad)}", remedy, "overflow")

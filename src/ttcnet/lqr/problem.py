@@ -52,13 +52,14 @@ class LQR:
         checks.one_kind(given, anchor="A")
         lead = self.h0.ndim - 1
         if lead < 0:
-            checks.fail("h0", "must have shape (..., n)", tuple(self.h0.shape), "Pass a vector, even for n = 1.")
+            remedy = "Pass a vector, even for n = 1."
+            checks.fail("h0", "must have shape (..., n)", tuple(self.h0.shape), remedy, "shape")
         if self.B.ndim != lead + 3:
             rule = f"must have shape (..., T, n, m) with the {lead} leading dimensions of h0"
-            checks.fail("B", rule, tuple(self.B.shape), "Add leading dimensions of 1; they broadcast.")
+            checks.fail("B", rule, tuple(self.B.shape), "Add leading dimensions of 1; they broadcast.", "shape")
         T, n, m = self.B.shape[lead:]
         if n == 0 or m == 0:
-            checks.fail("B", "must have a state and an action", tuple(self.B.shape), "Use n >= 1 and m >= 1.")
+            checks.fail("B", "must have a state and an action", tuple(self.B.shape), "Use n >= 1 and m >= 1.", "shape")
         sizes = {"T": T, "n": n, "m": m}
         for name, *forms in (("h0", "n"), ("A", "Tnn", "Tn"), ("Q", "Tnn"), ("R", "Tmm", "Tm"), ("r", "Tm")):
             value = given.get(name)
@@ -67,12 +68,12 @@ class LQR:
                     f"(..., {', '.join(form)}) = (..., {', '.join(str(sizes[s]) for s in form)})" for form in forms
                 )
                 rule = f"must have shape {accepted} with {lead} leading dimensions, as B and h0 say"
-                checks.fail(name, rule, tuple(value.shape), "Reshape it, or expand it along the horizon.")
+                checks.fail(name, rule, tuple(value.shape), "Reshape it, or expand it along the horizon.", "shape")
         try:
             _ = self.batch_shape
         except RuntimeError:
             shapes = ", ".join(f"{name} {tuple(value.shape[:lead])}" for name, value in given.items())
-            checks.fail("leading dimensions", "must broadcast", shapes, "Make them equal, or 1.")
+            checks.fail("leading dimensions", "must broadcast", shapes, "Make them equal, or 1.", "shape")
 
     @property
     def horizon(self) -> int:
@@ -139,7 +140,7 @@ class LQR:
     def _actions(self, u: Tensor) -> Tensor:
         if u.shape[-2:] != (self.horizon, self.action_size):
             rule = f"must have shape (..., T, m) = (..., {self.horizon}, {self.action_size})"
-            checks.fail("u", rule, tuple(u.shape), "Pass an action for every step.")
+            checks.fail("u", rule, tuple(u.shape), "Pass an action for every step.", "shape")
         return u.to(working_dtype(self.h0.dtype))
 
 
@@ -229,13 +230,14 @@ class ModulatedLQR:
         checks.one_kind({f.name: getattr(self, f.name) for f in fields(self)}, anchor="a")
         if self.a.ndim != 3:
             remedy = "Flatten batch and sequence into tokens: a.flatten(0, -3)."
-            checks.fail("a", "must have shape (tokens, heads, n)", tuple(self.a.shape), remedy)
+            checks.fail("a", "must have shape (tokens, heads, n)", tuple(self.a.shape), remedy, "shape")
         if self.r_inv.ndim != 3:
             remedy = "Flatten batch and sequence into tokens: r_inv.flatten(0, -3)."
-            checks.fail("r_inv", "must have shape (tokens, heads, m)", tuple(self.r_inv.shape), remedy)
+            checks.fail("r_inv", "must have shape (tokens, heads, m)", tuple(self.r_inv.shape), remedy, "shape")
         (N, H, n), m = self.a.shape, self.r_inv.shape[-1]
         if n == 0 or m == 0:
-            checks.fail("a and r_inv", "must have a state and an action", f"n = {n}, m = {m}", "Use n >= 1 and m >= 1.")
+            remedy = "Use n >= 1 and m >= 1."
+            checks.fail("a and r_inv", "must have a state and an action", f"n = {n}, m = {m}", remedy, "shape")
         vector, action = ("(N, H, n)", (N, H, n)), ("(N, H, m)", (N, H, m))
         checks.shape("r_inv", self.r_inv, action)
         checks.shape("B", self.B, ("(N, n, m)", (N, n, m)), ("(N, H, n, m)", (N, H, n, m)))

@@ -46,9 +46,10 @@ def solve(problem: LQR, method: str = "riccati", *, implicit: bool | None = None
     """
     if not isinstance(problem, LQR):
         remedy = "Build one with LQR(...), or with family.unroll(horizon)."
-        checks.fail("problem", "must be an LQR", type(problem).__name__, remedy, TypeError)
+        checks.fail("problem", "must be an LQR", type(problem).__name__, remedy, "type")
     if method not in METHODS:
-        checks.fail("method", f"must be one of {', '.join(METHODS)}", repr(method), "See help(ttcnet.lqr.solve).")
+        remedy = "See help(ttcnet.lqr.solve)."
+        checks.fail("method", f"must be one of {', '.join(METHODS)}", repr(method), remedy, "unknown-name")
     if check:
         problem.check()
     implicit = method != "riccati" if implicit is None else implicit
@@ -89,7 +90,8 @@ def _check_solution(problem: LQR, solution: Solution, method: str, quick: bool) 
             rule, which = "must meet the optimality conditions", f"problem {checks.first(residual > 0.1)} of the batch"
             if method == "symplectic":
                 _explain_failure(problem, residual > 0.1, method)
-            checks.fail("solution", rule, f"no digit right in {which if bad.ndim else 'the problem'}", _remedy(method))
+            value = f"no digit right in {which if bad.ndim else 'the problem'}"
+            checks.fail("solution", rule, value, _remedy(method), "inaccurate")
         worst = float(residual.max())
         if worst > torch.finfo(solution.u.dtype).eps ** 0.5:
             told = f"method={method!r} has lost digits: it meets the optimality conditions to {worst:.1e} only."
@@ -107,12 +109,13 @@ def _explain_failure(problem: LQR, bad: torch.Tensor, method: str) -> None:
     which = f"problem {checks.first(bad)} of the batch" if bad.ndim else "the problem"
     if method == "symplectic" and (torch.linalg.det(problem.A) == 0).any():
         remedy = 'The symplectic method divides by A: use method="riccati" or "kkt".'
-        checks.fail("A", 'must be invertible at every step for method="symplectic"', f"a singular A in {which}", remedy)
+        rule = 'must be invertible at every step for method="symplectic"'
+        checks.fail("A", rule, f"a singular A in {which}", remedy, "inaccurate")
     if method == "symplectic":
         remedy = 'The symplectic iteration broke down: use method="riccati" or "kkt".'
-        checks.fail("solution", "must meet the optimality conditions", f"a failure in {which}", remedy)
+        checks.fail("solution", "must meet the optimality conditions", f"a failure in {which}", remedy, "inaccurate")
     if checks.has_negative_eigenvalue(problem.Q):
         remedy = "Q has a negative eigenvalue, so there may be no minimum: build Q as C @ C.mT."
-    else:
-        remedy = "The numbers outgrew the dtype: use a wider one, a shorter horizon, or a smaller A or h0."
-    checks.fail("solution", "must be finite", f"NaN or infinity in {which}", remedy)
+        checks.fail("solution", "must be finite", f"NaN or infinity in {which}", remedy, "not-positive")
+    remedy = "The numbers outgrew the dtype: use a wider one, a shorter horizon, or a smaller A or h0."
+    checks.fail("solution", "must be finite", f"NaN or infinity in {which}", remedy, "overflow")

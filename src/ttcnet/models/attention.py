@@ -105,4 +105,4 @@ def _check_mask(mask: Any, batch: int, length: int, past: int | Tensor) -> None:
         rule = f"must have shape ({batch}, {past + length})"
         if past:
             rule += f", the {past} tokens in the cache and these {length}"
-        fail("attention_mask", rule, tuple(mask.shape), "Pass 1 for real tokens and 0 for padding.")
+        fail("attention_mask", rule, tuple(mask.shape), "Pass 1 for real tokens and 0 for padding.", "shape")

@@ -52,7 +52,8 @@ class MixerCache(Cache):  # type: ignore[misc, unused-ignore]
         return False
 
     def crop(self, tokens_to_remove: int) -> None:
-        raise NotImplementedError("A MixerCache cannot forget tokens: recurrent states hold them all. Start a new one.")
+        remedy = "Recurrent states hold all tokens: start a new cache."
+        fail("past_key_values", "cannot forget tokens", "a MixerCache", remedy, "stateful", NotImplementedError)
 
     def reset(self) -> None:
         self.states.clear()
@@ -63,10 +64,10 @@ def check_generation(settings: Any, mode: Any) -> None:
     """Fail if `generate` asks for what states of mixers cannot do."""
     if settings.cache_implementation not in (None, "dynamic", "dynamic_full"):
         remedy = "Leave it out: states of mixers have a cache of their own."
-        fail("cache_implementation", "must be None", repr(settings.cache_implementation), remedy)
+        fail("cache_implementation", "must be None", repr(settings.cache_implementation), remedy, "stateful")
     if mode == GenerationMode.ASSISTED_GENERATION:
         rule, remedy = "must be without an assistant: mixers that remember cannot go back", "Leave it out."
-        fail("generate", rule, "assistant_model, prompt_lookup_num_tokens or the like", remedy)
+        fail("generate", rule, "assistant_model, prompt_lookup_num_tokens or the like", remedy, "stateful")
 
 
 def check_loops(cache: Any, loops: int) -> None:
@@ -76,5 +77,5 @@ def check_loops(cache: Any, loops: int) -> None:
     before = getattr(cache, "loops", None)
     if before is not None and before != loops and cache.get_seq_length():
         remedy = f"Pass loops={before}, or start with a new cache."
-        fail("loops", f"must be the {before} that past_key_values was made with", loops, remedy)
+        fail("loops", f"must be the {before} that past_key_values was made with", loops, remedy, "cache")
     cache.loops = loops

@@ -40,7 +40,7 @@ class TTCNetForCellClassification(TTCNetPreTrainedModel):
     def __init__(self, config: TTCNetConfig) -> None:
         super().__init__(config)
         if config.causal:
-            fail("causal", "must be False, so that cells see each other", True, "Pass causal=False.")
+            fail("causal", "must be False, so that cells see each other", True, "Pass causal=False.", "conflict")
         self.model = TTCNetModel(config)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels or 2)
         self.post_init()
@@ -70,7 +70,7 @@ class TTCNetForCellClassification(TTCNetPreTrainedModel):
             return CellClassificationOutput(logits=self.classifier(self.model.norm(states[-1])), hidden_states=shown)
         if labels.shape != states[-1].shape[:-1]:
             rule = f"must have shape (batch, cells) = {tuple(states[-1].shape[:-1])}"
-            fail("labels", rule, tuple(labels.shape), "Pass one for every cell, -100 where it does not count.")
+            fail("labels", rule, tuple(labels.shape), "Pass one for every cell, -100 where it does not count.", "shape")
         every = self.classifier(self.model.norm(torch.stack(self.model.judged(states))))
         flat = every.float().flatten(0, -2)
         counted = labels.expand(len(every), *labels.shape).flatten()

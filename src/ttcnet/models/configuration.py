@@ -102,7 +102,7 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
         if self.pattern is not None:
             if not isinstance(self.pattern, list) or not all(isinstance(name, str) for name in self.pattern):
                 remedy = "Pass ['attention', 'ttc'], say."
-                fail("pattern", "must be a list of names", repr(self.pattern), remedy, TypeError)
+                fail("pattern", "must be a list of names", repr(self.pattern), remedy, "type")
             self.num_hidden_layers = len(blocks_of(self.pattern))
             self.interleave = None
         if self.mixer_options is None:
@@ -121,7 +121,7 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
         given, known = kwargs.get("ttc_context"), config_dict.get("ttc_context")
         if None not in (given, known) and given != known:
             remedy = "Leave it out, or build a new model from a TTCNetConfig."
-            fail("ttc_context", f"must be {known!r}, which the model was saved with", repr(given), remedy)
+            fail("ttc_context", f"must be {known!r}, which the model was saved with", repr(given), remedy, "context")
         return super().from_dict(config_dict, **kwargs)
 
     @property
@@ -197,22 +197,23 @@ def check(config: TTCNetConfig) -> None:
             check_size(field, getattr(config, field), least, "Pass such a number.")
     if config.hidden_size % config.num_attention_heads:
         rule = f"must divide hidden_size = {config.hidden_size}"
-        fail("num_attention_heads", rule, config.num_attention_heads, "Pass a number of heads that does.")
+        fail("num_attention_heads", rule, config.num_attention_heads, "Pass a number of heads that does.", "conflict")
     if not 0 <= config.dropout < 1:
-        fail("dropout", "must lie in [0, 1)", config.dropout, "Pass the share to drop, such as 0.1.")
+        fail("dropout", "must lie in [0, 1)", config.dropout, "Pass the share to drop, such as 0.1.", "out-of-range")
     if not config.norm_eps > 0:
-        fail("norm_eps", "must be positive", config.norm_eps, "Pass a small number, such as 1e-6.")
+        fail("norm_eps", "must be positive", config.norm_eps, "Pass a small number, such as 1e-6.", "out-of-range")
     if config.pad_token_id is not None and not 0 <= config.pad_token_id < config.vocab_size:
         rule = f"must be a token below vocab_size = {config.vocab_size}"
-        fail("pad_token_id", rule, config.pad_token_id, "Pass one, or None.")
+        fail("pad_token_id", rule, config.pad_token_id, "Pass one, or None.", "out-of-range")
     for field, known in (("mixer", KINDS), ("insert", (TTC, *KINDS))):
         if getattr(config, field) not in known:
-            fail(field, f"must be one of {', '.join(known)}", repr(getattr(config, field)), "Use one of those.")
+            remedy = "Use one of those."
+            fail(field, f"must be one of {', '.join(known)}", repr(getattr(config, field)), remedy, "unknown-name")
     check_context(config.ttc_context)
     check_homogeneous(config.ttc_time_homogeneous)
     if config.supervision not in (None, *SUPERVISION):
         rule = f"must be one of {', '.join(SUPERVISION)}, or None"
-        fail("supervision", rule, repr(config.supervision), "Use one of those.")
+        fail("supervision", rule, repr(config.supervision), "Use one of those.", "unknown-name")
     _check_loops(config)
     _check_grid(config)
     _check_options(config)
@@ -223,7 +224,7 @@ def _check_loops(config: TTCNetConfig) -> None:
         for name, every in zip(plan.names, (plan.every, *plan.each), strict=True):
             if every > config.loops:
                 remedy = f"Pass loops={every} or more, or leave {name.partition('@')[0]} without a number."
-                fail("pattern", f"must name passes among the {config.loops} loops", repr(name), remedy)
+                fail("pattern", f"must name passes among the {config.loops} loops", repr(name), remedy, "out-of-range")
 
 
 def _check_grid(config: TTCNetConfig) -> None:
@@ -231,29 +232,30 @@ def _check_grid(config: TTCNetConfig) -> None:
     if side is None:
         return
     if round(side**0.5) ** 2 != side:
-        fail("grid", "must be a square number, a grid of boxes", side, "Pass 9 for Sudoku, or None.")
+        fail("grid", "must be a square number, a grid of boxes", side, "Pass 9 for Sudoku, or None.", "out-of-range")
     if config.causal:
-        fail("grid", "needs causal=False", side, "Pass causal=False, or grid=None.")
+        fail("grid", "needs causal=False", side, "Pass causal=False, or grid=None.", "conflict")
     if config.max_position_embeddings > side * side:
         rule = f"must be at most the {side * side} cells of the grid"
-        fail("max_position_embeddings", rule, config.max_position_embeddings, f"Pass {side * side}.")
+        fail("max_position_embeddings", rule, config.max_position_embeddings, f"Pass {side * side}.", "too-large")
 
 
 def _check_options(config: TTCNetConfig) -> None:
     given = config.mixer_options or {}
     if not isinstance(given, dict) or not all(isinstance(options, dict) for options in given.values()):
         remedy = 'Pass {"attention": {"qk_norm": True}}, say.'
-        fail("mixer_options", "must be dictionaries by kind of mixer", repr(given), remedy, TypeError)
+        fail("mixer_options", "must be dictionaries by kind of mixer", repr(given), remedy, "type")
     used = {plan.mixer for plan in config.blocks}
     used |= {f"+{kind}" for plan in config.blocks for kind in plan.inserted if kind != TTC}
     for name, options in given.items():
         if name.removeprefix("+") not in KINDS:
-            fail("mixer_options", f"must be of {', '.join(KINDS)}, or of those with a plus", repr(name), "Rename it.")
+            rule = f"must be of {', '.join(KINDS)}, or of those with a plus"
+            fail("mixer_options", rule, repr(name), "Rename it.", "unknown-field")
         if name not in used:
             remedy = f"The model has {', '.join(sorted(used))}: name one of those, or leave the options out."
-            fail("mixer_options", "must be of a mixer that the model has", repr(name), remedy)
+            fail("mixer_options", "must be of a mixer that the model has", repr(name), remedy, "unknown-field")
         known = [*signature(KINDS[name.removeprefix("+")].__init__).parameters][2:]
         for option in options:
             if option not in known or option == "causal":
                 rule = f"of {name} must be among {', '.join(x for x in known if x != 'causal')}"
-                fail("mixer_options", rule, repr(option), "Correct it, or leave it out.")
+                fail("mixer_options", rule, repr(option), "Correct it, or leave it out.", "unknown-field")

@@ -26,7 +26,7 @@ def check_files(name: str) -> None:
             read_json(folder / file, REMEDY)
     template = folder / "chat_template.jinja"
     if template.exists() and not template.is_file():
-        fail("model", RULE, f"{name!r}, whose {template.name} is no file", REMEDY)
+        fail("model", RULE, f"{name!r}, whose {template.name} is no file", REMEDY, "no-model")
 
 
 def tokenizer_of(name: str, *, trust_remote_code: bool = False) -> Any:
@@ -53,5 +53,5 @@ class Whole:
         if missing := sorted(report["missing_keys"]):
             more = f" and {len(missing) - SHOWN:,} more" if len(missing) > SHOWN else ""
             value = f"{name!r}, which has no {', '.join(missing[:SHOWN])}{more}"
-            fail("model", RULE, value, "Its weights are not whole: fetch or save them again.")
+            fail("model", RULE, value, "Its weights are not whole: fetch or save them again.", "no-model")
         return model

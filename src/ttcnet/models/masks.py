@@ -20,7 +20,7 @@ def real_tokens(attention_mask: Tensor | None, batch: int, length: int) -> Tenso
     shape: tuple[int, ...] = tuple(getattr(attention_mask, "shape", ()))
     if len(shape) != 2 or shape[0] != batch or shape[1] < length:
         rule = f"must have shape ({batch}, {length} or more)"
-        fail("attention_mask", rule, shape, "Pass 1 for real tokens and 0 for padding.")
+        fail("attention_mask", rule, shape, "Pass 1 for real tokens and 0 for padding.", "shape")
     mask = attention_mask[:, shape[1] - length :].bool()
     unknown = torch.compiler.is_compiling() or mask.is_meta
     unknown = unknown or (mask.is_cuda and torch.cuda.is_current_stream_capturing())
@@ -46,13 +46,14 @@ def refuse_packing(position_ids: Tensor | None, mask: Tensor | None, kind: str, 
             packed = packed or bool(breaks)
     if packed:
         remedy = "Pass one sequence a row, padded, or use attention and TTC layers alone."
-        fail("position_ids", rule, value, remedy)
+        fail("position_ids", rule, value, remedy, "stateful")
 
 
 def refuse_others(kwargs: dict[str, Any], attends: bool, weights: list[Tensor] | None) -> None:
     """No argument is dropped in silence."""
     if weights is not None and not attends:
-        fail("output_attentions", "must be False", True, "Leave it out: mixers hand out no weights.")
+        fail("output_attentions", "must be False", True, "Leave it out: mixers hand out no weights.", "stateful")
     for name, value in kwargs.items():
         if value is not None and name not in HARMLESS:
-            fail(name, "is no argument of this model", repr(value)[:60], "Check its spelling.", TypeError)
+            remedy = "Check its spelling."
+            fail(name, "is no argument of this model", repr(value)[:60], remedy, "unknown-field", TypeError)

@@ -49,7 +49,7 @@ class TTCNetPreTrainedModel(Conventions, PreTrainedModel):  # type: ignore[misc,
                 if trained != config.ttc_context:
                     remedy = f"Pass a configuration with ttc_context={trained!r}, or none."
                     rule = f"must be {trained!r}, which the weights were trained with"
-                    fail("ttc_context", rule, repr(config.ttc_context), remedy)
+                    fail("ttc_context", rule, repr(config.ttc_context), remedy, "context")
             raise
 
 
@@ -138,10 +138,11 @@ class TTCNetModel(TTCNetPreTrainedModel):
         each loop), and the cache. Weights of attention are appended to `weights`."""
         refuse_others(kwargs, self.config.attends, weights)
         if (input_ids is None) == (inputs_embeds is None):
-            fail("input_ids", "or inputs_embeds must be given, one of them", "both or none", "Pass input_ids alone.")
+            remedy = "Pass input_ids alone."
+            fail("input_ids", "or inputs_embeds must be given, one of them", "both or none", remedy, "missing")
         if input_ids is not None and input_ids.ndim != 2:
             remedy = "Pass input_ids.unsqueeze(0) for a single sequence."
-            fail("input_ids", "must have shape (batch, length)", tuple(input_ids.shape), remedy)
+            fail("input_ids", "must have shape (batch, length)", tuple(input_ids.shape), remedy, "shape")
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         length = x.shape[1]
         if not self.config.causal:
@@ -180,11 +181,11 @@ class TTCNetModel(TTCNetPreTrainedModel):
         if given is not None and (not isinstance(given, Cache) or isinstance(given, MixerCache) != ours):
             kind = "ttcnet.models.MixerCache" if ours else "cache of transformers"
             remedy = "Leave it out: the model makes its own and returns it."
-            fail("past_key_values", f"must be a {kind}", type(given).__name__, remedy, TypeError)
+            fail("past_key_values", f"must be a {kind}", type(given).__name__, remedy, "type")
         recomputing = self.training and any(block.gradient_checkpointing for block in self.layers)
         if recomputing and given is not None and given.get_seq_length():
             remedy = "Call model.eval(), or switch gradient check-pointing off."
-            fail("past_key_values", "cannot be continued with gradient check-pointing", "a cache", remedy)
+            fail("past_key_values", "cannot be continued with gradient check-pointing", "a cache", remedy, "cache")
         wanted = self.config.use_cache and not self.training if use_cache is None else use_cache
         if recomputing or not self.config.causal:
             return None
@@ -195,7 +196,8 @@ class TTCNetModel(TTCNetPreTrainedModel):
     def _positions(self, length: int, device: torch.device) -> Tensor:
         known = self.config.max_position_embeddings
         if length > known:
-            fail("input_ids", f"must have at most {known} tokens", length, "Configure more max_position_embeddings.")
+            remedy = "Configure more max_position_embeddings."
+            fail("input_ids", f"must have at most {known} tokens", length, remedy, "too-long")
         place = torch.arange(length, device=device)
         positions = self.embed_positions(place)
         side = self.config.grid
@@ -215,7 +217,7 @@ class TTCNetForCausalLM(TTCNetPreTrainedModel, GenerationMixin):  # type: ignore
     def __init__(self, config: TTCNetConfig) -> None:
         super().__init__(config)
         if not config.causal:
-            fail("causal", "must be True for a language model", False, "Pass causal=True.")
+            fail("causal", "must be True for a language model", False, "Pass causal=True.", "conflict")
         self.model = TTCNetModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()

@@ -48,15 +48,17 @@ def interleaved(interleave: str | None, blocks: int, mixer: str, insert: str = T
     every, count = (whole_number(part) for part in str(interleave).partition(":")[::2])
     remedy = "Pass blocks:layers, such as 8:1, 4:1, 16:1 or 16:2, or None for no such layer."
     if not (every and count):
-        fail("interleave", "must be two whole numbers of 1 or more, blocks:layers", repr(interleave)[:40], remedy)
+        rule = "must be two whole numbers of 1 or more, blocks:layers"
+        fail("interleave", rule, repr(interleave)[:40], remedy, "format")
     if count > TOGETHER:
-        fail("interleave", f"must insert {TOGETHER} layers or fewer in one place", repr(interleave), remedy)
+        rule = f"must insert {TOGETHER} layers or fewer in one place"
+        fail("interleave", rule, repr(interleave), remedy, "too-large")
     step, passes = every, 1
     if step > blocks:
         if step > blocks * loops or step % blocks:
             rule = f"must fit the model's {blocks} blocks" + (f", or be a multiple, up to {loops} times" * (loops > 1))
             remedy = f"Pass num_hidden_layers={every} or more, or interleave='{blocks}:{count}'."
-            fail("interleave", rule, repr(interleave), remedy)
+            fail("interleave", rule, repr(interleave), remedy, "conflict")
         step, passes = blocks, step // blocks
     name = (insert if insert == TTC else f"+{insert}") + (f"@{passes}" if passes > 1 else "")
     pattern = []
@@ -74,17 +76,18 @@ def blocks_of(pattern: list[str]) -> list[BlockPlan]:
         kind = whole.removeprefix("+")
         if "@" in name and not (number.isdecimal() and int(number) >= 1):
             remedy = f"Write {whole}@8, say, for every eighth pass."
-            fail("pattern", "must have a whole number of 1 or more behind @", repr(name), remedy)
+            fail("pattern", "must have a whole number of 1 or more behind @", repr(name), remedy, "format")
         every = int(number or 1)
         if kind not in KINDS and kind != TTC:
-            fail("pattern", "must be made of known layers", repr(name), f"Known are: {known}.")
+            fail("pattern", "must be made of known layers", repr(name), f"Known are: {known}.", "unknown-name")
         if whole == kind != TTC:
             plans.append(BlockPlan(kind, (), every))
         elif not plans:
-            fail("pattern", "must start with a mixer that opens a block", repr(name), "Put 'attention' first, say.")
+            remedy = "Put 'attention' first, say."
+            fail("pattern", "must start with a mixer that opens a block", repr(name), remedy, "format")
         else:
             last = plans[-1]
             plans[-1] = last._replace(inserted=(*last.inserted, kind), each=(*last.each, every))
     if not plans:
-        fail("pattern", "must have a block", repr(pattern), "Pass ['attention'], say, or interleave='8:1'.")
+        fail("pattern", "must have a block", repr(pattern), "Pass ['attention'], say, or interleave='8:1'.", "format")
     return plans

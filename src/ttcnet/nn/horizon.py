@@ -52,9 +52,10 @@ class Sampler(ABC):
         """Go on where the sampler that gave `state`, one of the same kind, stopped."""
         remedy = "Pass what state_dict() of a sampler returned."
         if set(state) != {"sampler", "seed", "draws"}:
-            fail("state", "must hold the keys draws, sampler and seed, and no others", sorted(state), remedy)
+            fail("state", "must hold the keys draws, sampler and seed, and no others", sorted(state), remedy, "format")
         if state["sampler"] != self._kind():
-            fail("state", f"must be of a {self._kind()}", state["sampler"], "Resume with the sampler of the run.")
+            remedy = "Resume with the sampler of the run."
+            fail("state", f"must be of a {self._kind()}", state["sampler"], remedy, "settings-changed")
         seed, draws = (check_integer(f"state[{key!r}]", state[key], 0, remedy) for key in ("seed", "draws"))
         self.seed, self.draws = seed, draws
 
@@ -81,9 +82,10 @@ class PoissonLogNormal(Sampler):
         self.sigma = _number("sigma", sigma)
         if not 0 < self.mean <= self.max:
             remedy = "Most draws beyond max are rejected: lower mean or raise max."
-            fail("mean", f"must be above 0 and at most max = {self.max}", mean, remedy)
+            fail("mean", f"must be above 0 and at most max = {self.max}", mean, remedy, "out-of-range")
         if not 0 <= self.sigma <= 2:
-            fail("sigma", "must be between 0 and 2", sigma, "It is a spread in log scale; the paper's is 0.1.")
+            remedy = "It is a spread in log scale; the paper's is 0.1."
+            fail("sigma", "must be between 0 and 2", sigma, remedy, "out-of-range")
 
     def _sample(self, random: Random) -> int:
         while True:
@@ -139,13 +141,13 @@ def parse(text: str, *, seed: int = 0) -> Sampler:
     remedy = 'Write "pln:8,0.1,32" (mean, sigma, max), "uniform:1,32" (min, max) or "fixed:8".'
     name, _, rest = text.partition(":")
     if name not in NAMES:
-        fail("horizon sampler", f"must be one of {', '.join(NAMES)}", repr(text), remedy)
+        fail("horizon sampler", f"must be one of {', '.join(NAMES)}", repr(text), remedy, "unknown-name")
     try:
         numbers = [float(word) if "." in word or "e" in word else int(word) for word in rest.split(",") if rest]
     except ValueError:
-        fail("horizon sampler", "must have numbers after the colon", repr(text), remedy)
+        fail("horizon sampler", "must have numbers after the colon", repr(text), remedy, "format")
     if len(numbers) > {"pln": 3, "uniform": 2, "fixed": 1}[name]:
-        fail("horizon sampler", f"has too many numbers for {name}", repr(text), remedy)
+        fail("horizon sampler", f"has too many numbers for {name}", repr(text), remedy, "format")
     return NAMES[name](*numbers, seed=seed)
 
 
@@ -174,5 +176,5 @@ def _reach(field: str, value: object, least: int, remedy: str) -> int:
 
 def _number(field: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        fail(field, "must be a number", repr(value), "Pass an int or a float.", TypeError)
+        fail(field, "must be a number", repr(value), "Pass an int or a float.", "type")
     return float(value)

@@ -43,7 +43,7 @@ def check_room(tokens: int, heads: int, horizon: int, needed: int, device: torch
     if free is not None and needed > free:
         got = f"{tokens} tokens, {heads} heads and {horizon} steps, which take {needed} bytes"
         remedy = "Pass fewer tokens at a time, or a shorter horizon."
-        fail("return_plan", f"must fit into the {free} bytes that are free on {device}", got, remedy, MemoryError)
+        fail("return_plan", f"must fit into the {free} bytes that are free on {device}", got, remedy, "memory")
 
 
 def free_memory(device: torch.device) -> int | None:

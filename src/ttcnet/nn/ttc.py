@@ -92,12 +92,12 @@ class TTCLayer(nn.Module):
         self.width, self.heads, self.state_size, self.action_size = width, heads, state_size, action_size
         self.context_kind = check_context(context)
         if backend not in NAMES:
-            fail("backend", f"must be one of {', '.join(NAMES)}", repr(backend), "See `ttcnet env`.")
+            fail("backend", f"must be one of {', '.join(NAMES)}", repr(backend), "See `ttcnet env`.", "unknown-name")
         if not eps > 0:
-            fail("eps", "must be positive", eps, "Pass a small number, such as 1e-6.")
+            fail("eps", "must be positive", eps, "Pass a small number, such as 1e-6.", "out-of-range")
         self.horizon = check_horizon(horizon)
         if not 0 <= dropout < 1:
-            fail("dropout", "must lie in [0, 1)", dropout, "Pass the share to drop, such as 0.1.")
+            fail("dropout", "must lie in [0, 1)", dropout, "Pass the share to drop, such as 0.1.", "out-of-range")
         self.dropout, self.zero_init, self.action_gain = dropout, zero_init, check_gain(action_gain)
         self.eps, self.backend = eps, backend
         where: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -144,7 +144,8 @@ class TTCLayer(nn.Module):
         horizon = self._steps(x, horizon)
         if horizon == 0:
             if return_plan:
-                fail("horizon", "must be 1 or more to return a plan", 0, "Pass horizon=8, say, or return_plan=False.")
+                remedy = "Pass horizon=8, say, or return_plan=False."
+                fail("horizon", "must be 1 or more to return a plan", 0, remedy, "too-small")
             return x
         if not return_plan:
             if may_replay(x, self) and (addresses := self._addresses()):
@@ -164,7 +165,7 @@ class TTCLayer(nn.Module):
         not_traced()
         if x.ndim == 0 or x.shape[-1] != self.width:
             remedy = "Build the layer with the width of its tokens."
-            fail("x", f"must have shape (..., {self.width})", tuple(x.shape), remedy)
+            fail("x", f"must have shape (..., {self.width})", tuple(x.shape), remedy, "shape")
         return self.horizon if horizon is None else check_horizon(horizon)
 
     def _step(self, x: Tensor, horizon: int) -> Tensor:
@@ -189,9 +190,8 @@ class TTCLayer(nn.Module):
         found = context_of(state_dict, prefix)
         if found not in (None, self.context_kind):
             remedy = f"Build the layer, or the model, with context {found!r}."
-            fail(
-                "context", f"must be {found!r}, which these weights were trained with", repr(self.context_kind), remedy
-            )
+            rule = f"must be {found!r}, which these weights were trained with"
+            fail("context", rule, repr(self.context_kind), remedy, "context")
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _answer(self, x: Tensor, problem: ModulatedLQR, horizon: int) -> Tensor:

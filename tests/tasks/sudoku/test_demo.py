@@ -9,10 +9,10 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from ttcnet.cli import app
+from ttcnet.cli import app, sudoku_watch
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.tasks import sudoku
-from ttcnet.tasks.sudoku import demo, generate, watching
+from ttcnet.tasks.sudoku import demo, generate
 from ttcnet.tasks.sudoku.decode import in_one_pass
 from ttcnet.tasks.sudoku.evaluation import evaluate
 from ttcnet.tasks.sudoku.metrics import Rate
@@ -167,7 +167,7 @@ def test_settling_ends_where_one_pass_does(looped):
 def test_what_is_compiled_is_compiled_before_a_puzzle_is_timed(model, tmp_path, monkeypatch):
     read = []
     model.register_forward_hook(lambda *_: read.append(1))
-    monkeypatch.setattr(watching, "load", lambda *_: model)
+    monkeypatch.setattr(sudoku_watch, "load", lambda *_: model)
 
     def watch(*_):
         assert read

@@ -38,7 +38,7 @@ def report(
 ) -> dict[str, Any]:
     """How similar plans are to chains of thought of the same question and of others, layer by layer and on average."""
     if limit is not None and limit < 2:
-        fail("limit", "must be 2 or more", limit, "One question's plan meets another's text.")
+        fail("limit", "must be 2 or more", limit, "One question's plan meets another's text.", "too-small")
     found = generated(Path(data), horizon) if Path(data).is_dir() else written(rows(data))
     texts = list(found)  # before a model is loaded
     console = Console(stderr=True)
@@ -48,10 +48,11 @@ def report(
     net, tokenizer = engine.model, engine.tokenizer
     own = horizon_of(net)
     if own is None:
-        fail("model", "must have TTC layers", type(net).__name__, "Pass a whole ttc_* model, or --adapter.")
+        remedy = "Pass a whole ttc_* model, or --adapter."
+        fail("model", "must have TTC layers", type(net).__name__, remedy, "no-layers")
     steps = own if horizon is None else horizon
     if steps < 1:
-        fail("horizon", "must be 1 or more to have a plan", steps, "Pass --horizon 8, say.")
+        fail("horizon", "must be 1 or more to have a plan", steps, "Pass --horizon 8, say.", "too-small")
     asked = questions(texts, tokenizer, limit, getattr(net.config, "max_position_embeddings", None))
     if asked.left_out.total():
         counts = ", ".join(f"{count} {why}" for why, count in asked.left_out.items())

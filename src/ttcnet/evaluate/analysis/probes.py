@@ -45,10 +45,11 @@ def probe(
     the other, as they are asked for."""
     layers = [module for module in model.modules() if isinstance(module, TTCLayer)]
     if not layers:
-        fail("model", "must have a TTC layer", model.config.mixer, "Probe a model of the architecture ttc.")
+        remedy = "Probe a model of the architecture ttc."
+        fail("model", "must have a TTC layer", model.config.mixer, remedy, "no-layers")
     for step in steps:
         if step < 0:
-            fail("step", "must be 0 or more", step, "Count the steps of a plan from its first state, 0.")
+            fail("step", "must be 0 or more", step, "Count the steps of a plan from its first state, 0.", "too-small")
     for boards in (train, test):
         check_blanks(boards.puzzles)
     learnt, held_out = planned_states(model, train, steps), planned_states(model, test, steps)

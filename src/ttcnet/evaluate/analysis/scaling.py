@@ -57,7 +57,7 @@ class Stage:
 
 def stages(engine: Engine, source: Benchmark, problems: list[Problem], out: Path, settings: Settings) -> list[Stage]:
     if settings.horizon is not None and not engine.plans:
-        remedy = "Leave it out. A server plans as far as it was told to at its start; see docs/serving.md."
+        remedy = "Leave it out. A server plans as far as it was told to at its start."
         fail("horizon", "must not be given: there are no TTC layers here to set it", settings.horizon, remedy)
     if settings.methods == ("horizon",) and not engine.plans:
         remedy = "Compare other methods, or run `ttcnet eval math` for the accuracy alone."

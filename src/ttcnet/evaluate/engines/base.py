@@ -67,6 +67,7 @@ def check_likelihood(mean: float | None, tokens: int | None, where: str) -> None
     """Of an answer that is to be chosen by it. An answer of no tokens has none, and is never chosen before another."""
     if mean is None and tokens != 0:
         remedy = "Choose by vote, or use a server that returns logprobs."
-        fail("best-of-n", "must know the likelihood of every answer", f"none from the server for {where}", remedy)
+        rule = "must know the likelihood of every answer"
+        fail("best-of-n", rule, f"none from the server for {where}", remedy, "conflict")
     if mean is not None and not math.isfinite(mean):
         not_finite(where)

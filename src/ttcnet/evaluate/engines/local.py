@@ -53,7 +53,7 @@ class Local:
         if room is not None and longest + max_tokens > room:
             remedy = f"Pass --max-tokens {room - longest} or less." if room > longest else "Leave out long problems."
             rule = f"must leave room for prompts of up to {longest} tokens in the {room} that the model takes"
-            fail("max-tokens", rule, max_tokens, remedy)
+            fail("max-tokens", rule, max_tokens, remedy, "too-long")
 
     def answers(
         self,

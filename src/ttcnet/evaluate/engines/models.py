@@ -38,9 +38,9 @@ def _with_peft(model: Any, folder: Path) -> Any:
         with safe_open(folder / WEIGHTS, "pt") as file:
             missing = sorted(expected.keys() - set(file.keys()))
     except Exception as error:  # PEFT takes what is in the files for what it has written, and raises anything
-        fail("adapter", rule, f"{str(folder)!r}: {reason(error)}", remedy)
+        fail("adapter", rule, f"{str(folder)!r}: {reason(error)}", remedy, "no-model")
     if missing:  # which PEFT leaves as they start
-        fail("adapter", rule, f"{str(folder)!r}, which has no {', '.join(missing)[:LONGEST]}", remedy)
+        fail("adapter", rule, f"{str(folder)!r}, which has no {', '.join(missing)[:LONGEST]}", remedy, "no-model")
     return wrapped.get_base_model()
 
 
@@ -59,7 +59,8 @@ def look_ahead(model: Any, steps: int | None) -> None:
     if steps is None:
         return
     if not ttc_layers(model):
-        fail("horizon", "needs a model with TTC layers", type(model).__name__, "Leave it out, or name an adapter.")
+        remedy = "Leave it out, or name an adapter."
+        fail("horizon", "needs a model with TTC layers", type(model).__name__, remedy, "no-layers")
     if isinstance(model, TTCNetPreTrainedModel):
         model.config.horizon = check_horizon(steps)
     else:

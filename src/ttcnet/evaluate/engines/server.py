@@ -55,6 +55,7 @@ def _answer(reply: Reply | Failed) -> Answer:
     if isinstance(reply, Failed):
         return Answer("", None, None, FAILED, note=f"{reply.reason} ({reply.attempts} attempts)")
     if reply.new_tokens is None:
-        fail("server", "must count the tokens of its answers", "no usage", "Use one that does, such as vLLM's.")
+        remedy = "Use one that does, such as vLLM's."
+        fail("server", "must count the tokens of its answers", "no usage", remedy, "conflict")
     (choice,) = reply.choices
     return Answer(choice.text, reply.prompt_tokens, reply.new_tokens, choice.finish, choice.mean_logprob)

@@ -104,7 +104,7 @@ class TTCNetLM(HFLM):  # type: ignore[misc, unused-ignore]
         longest = max((request.args[1].get("max_gen_toks", 0) for request in requests), default=0)
         if longest >= self.max_length:
             rule = f"must be less than the {self.max_length} that the model takes in all"
-            fail("max_tokens", rule, longest, "Pass less: --max-tokens, or max_gen_toks in the task.")
+            fail("max_tokens", rule, longest, "Pass less: --max-tokens, or max_gen_toks in the task.", "too-long")
         return self._answers("generate_until", super().generate_until, requests, disable_tqdm)
 
     def _answers(self, kind: str, ask: Callable[..., list[Any]], requests: list[Any], disable_tqdm: bool) -> list[Any]:

@@ -79,7 +79,7 @@ def evaluate(
         if value is not None:
             check_integer(field, value, 0 if field == "shots" else 1, "Pass such a number.")
     if not settings.tasks:
-        fail("tasks", "must name one at least", "none", "Name some, with commas between.")
+        fail("tasks", "must name one at least", "none", "Name some, with commas between.", "missing")
     with owned(out), _running_code(run_code), _quietly():
         tell(f"Reading the tasks {', '.join(settings.tasks)} ...")
         tasks = _tasks(settings, run_code)
@@ -89,7 +89,7 @@ def evaluate(
             options = dict(batch_size=batch, trust_remote_code=trust_remote_code)
             model = TTCNetLM(settings.model, settings.adapter, settings.horizon, device, **options)
         if settings.chat and model.tokenizer.chat_template is None:
-            fail("model", "must have a chat template for --chat", settings.model, "Leave out --chat.")
+            fail("model", "must have a chat template for --chat", settings.model, "Leave out --chat.", "chat-template")
         _check_settings(settings, model, out)
         answer_cache = AnswerCache(out, model.rank)
         model.keep(answer_cache)
@@ -122,23 +122,27 @@ def _tasks(settings: LMEvalConfig, run_code: bool) -> list[Any]:
         if name not in manager.all_tasks and not Path(name).is_file():
             near = get_close_matches(name, manager.all_tasks)
             remedy = f"Did you mean {' or '.join(near)}?" if near else "List them with: lm_eval ls tasks"
-            fail("tasks", "must be tasks of lm_eval, amc, or YAML files", repr(name), remedy)
+            fail("tasks", "must be tasks of lm_eval, amc, or YAML files", repr(name), remedy, "bad-task")
         entry = manager.task_index.get(name)
         if entry is not None and (entry.cfg or {}).get("unsafe_code") and not run_code:
             _refuse(name)  # before it is loaded, which tries to run a program already
         if Path(name).is_file() and _depth(Path(name)) > DEEPEST:  # the parser of YAML would take the process down
-            fail("tasks", "must be whole YAML", f"{name}: more than {DEEPEST} brackets deep", "Correct the file.")
+            remedy = "Correct the file."
+            fail("tasks", "must be whole YAML", f"{name}: more than {DEEPEST} brackets deep", remedy, "bad-task")
         try:
             loaded = manager.load(name)
         except yaml.YAMLError as error:
-            fail("tasks", "must be whole YAML", f"{name}: {' '.join(str(error).split())}", "Correct the file.")
+            remedy = "Correct the file."
+            fail("tasks", "must be whole YAML", f"{name}: {' '.join(str(error).split())}", remedy, "bad-task")
         except OSError as error:
             remedy = "Check the network, or name tasks whose data are here."
-            fail("tasks", "must have data that can be read", f"{name}: {' '.join(str(error).split())}", remedy)
+            rule = "must have data that can be read"
+            fail("tasks", rule, f"{name}: {' '.join(str(error).split())}", remedy, "bad-task")
         except Exception as error:  # lm_eval takes what is in the file for a task, and raises anything
             if is_complaint(error):
                 raise
-            fail("tasks", "must be tasks that lm_eval can load", f"{name}: {reason(error)}", "Correct the file.")
+            remedy = "Correct the file."
+            fail("tasks", "must be tasks that lm_eval can load", f"{name}: {reason(error)}", remedy, "bad-task")
         for task in loaded["tasks"].values():
             if getattr(task, "UNSAFE_CODE", False) and not run_code:
                 _refuse(task.task_name)
@@ -164,12 +168,13 @@ def _asking(tasks: tuple[str, ...]) -> Iterator[None]:
         if is_complaint(error):
             raise
         remedy = "Correct the task or its data."
-        fail("tasks", "must be such as lm_eval can ask of this model", f"{', '.join(tasks)}: {reason(error)}", remedy)
+        rule = "must be such as lm_eval can ask of this model"
+        fail("tasks", rule, f"{', '.join(tasks)}: {reason(error)}", remedy, "bad-task")
 
 
 def _refuse(task: str) -> NoReturn:
     remedy = "Pass --run-code to run them on this machine, best inside a container; or leave the task out."
-    fail("tasks", "must not run programs that a model writes, unless told to", repr(task), remedy)
+    fail("tasks", "must not run programs that a model writes, unless told to", repr(task), remedy, "bad-task")
 
 
 @contextmanager

@@ -75,7 +75,7 @@ def seed_of(*parts: object) -> int:
 def check(engine: Engine, plan: Plan) -> None:
     """Fail if the engine cannot do what is planned."""
     if not engine.plans and plan.horizons != (None,):
-        remedy = "Leave it out. A server plans as far as it was told to at its start; see docs/serving.md."
+        remedy = "Leave it out. A server plans as far as it was told to at its start."
         fail("horizon", "must not be given: there are no TTC layers here to set it", plan.horizons, remedy)
     engine.check([plan.ask(Key(problem.number, 0, None)) for problem in plan.problems], plan.max_tokens)
 

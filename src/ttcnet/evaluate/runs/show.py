@@ -25,7 +25,7 @@ def chosen(folder: Path, kinds: tuple[str, ...], problem: int | None, horizon: i
     unparsable is wrong too."""
     for kind in kinds:
         if kind not in KINDS:
-            fail("only", f"must be one of {', '.join(KINDS)}", repr(kind), "Name one of them.")
+            fail("only", f"must be one of {', '.join(KINDS)}", repr(kind), "Name one of them.", "unknown-name")
     settings_of(folder)
     verdicts = {*kinds, *(("unparsable",) if "wrong" in kinds else ())}
     found = [
@@ -36,7 +36,7 @@ def chosen(folder: Path, kinds: tuple[str, ...], problem: int | None, horizon: i
         and horizon in (None, line["horizon"])
     ]
     if not found:
-        fail("folder", "must hold answers of that kind", str(folder), "Ask for fewer restrictions.")
+        fail("folder", "must hold answers of that kind", str(folder), "Ask for fewer restrictions.", "no-data")
     return found
 
 

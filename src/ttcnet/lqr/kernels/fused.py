@@ -156,7 +156,7 @@ def _parts(family: Family, kept: Tensor | None, steps: int) -> tuple[Tensor | No
 
 def _lanes(problems: int, N: int, backward: bool) -> tuple[int, int, int]:
     """Lanes that share a problem, threads in a block, and blocks that a multiprocessor must hold at once. Few lanes
-    waste the least; many lanes answer soonest. Measured on an H200 for N = 16: see docs/kernels.md."""
+    waste the least; many lanes answer soonest. Measured on an H200 for N = 16."""
     if N == 64:
         return 32, 32, 1
     if backward and N == 16:

@@ -99,13 +99,14 @@ def matched(
             break
     if abs(count(inner) - target) > 0.1 * target:
         rule = f"cannot be met within 10 % by {kind} of width {width} with {heads} heads: the closest is {count(inner)}"
-        fail("target", rule, target, "Change the number of heads, or another option such as state_size.")
+        remedy = "Change the number of heads, or another option such as state_size."
+        fail("target", rule, target, remedy, "out-of-range")
     return {"heads": heads, "causal": causal, "inner": inner, **options}
 
 
 def _class(kind: str) -> type[Mixer]:
     if kind not in KINDS:
-        fail("kind", f"must be one of {', '.join(KINDS)}", repr(kind), "Pick one of them.")
+        fail("kind", f"must be one of {', '.join(KINDS)}", repr(kind), "Pick one of them.", "unknown-name")
     return KINDS[kind]
 
 

@@ -85,7 +85,7 @@ class Mixer(nn.Module):
             nearest = max(unit, round(self.inner / unit) * unit)
             rule = f"of {type(self).__name__} must be a multiple of {unit} for {heads} heads"
             remedy = f"Pass inner={nearest}, or another number of heads."
-            fail("inner", rule, f"{self.inner}{' (the default)' if inner is None else ''}", remedy)
+            fail("inner", rule, f"{self.inner}{' (the default)' if inner is None else ''}", remedy, "conflict")
 
     @classmethod
     def default_inner(cls, width: int) -> int:
@@ -127,7 +127,7 @@ class Mixer(nn.Module):
         """The state before the first token; None if the mixer has none. dtype is that of the tokens."""
         if not self.causal:
             remedy = "Build the mixer with causal=True."
-            fail("causal", "must be True for generation token by token", self.causal, remedy)
+            fail("causal", "must be True for generation token by token", self.causal, remedy, "stateful")
         weight = next(self.parameters())
         return self._new_state(batch, torch.device(device or weight.device), dtype or weight.dtype)
 
@@ -159,15 +159,16 @@ class Mixer(nn.Module):
     def _check(self, x: Tensor, mask: Tensor | None, state: State | None) -> None:
         if x.ndim != 3 or x.shape[-1] != self.width:
             rule = f"must have shape (batch, length, width = {self.width})"
-            fail("x", rule, tuple(x.shape), "Reshape it, or build the mixer with its width.")
+            fail("x", rule, tuple(x.shape), "Reshape it, or build the mixer with its width.", "shape")
         if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[:2]):
             rule, remedy = "must be a bool tensor (batch, length), True for real tokens", "Convert it with mask.bool()."
-            fail("mask", rule, f"{mask.dtype} {tuple(mask.shape)}", remedy)
+            fail("mask", rule, f"{mask.dtype} {tuple(mask.shape)}", remedy, "shape")
         if state is not None and not self.causal:
-            fail("state", "must be None when causal=False", type(state).__name__, "Pass the whole sequence at once.")
+            remedy = "Pass the whole sequence at once."
+            fail("state", "must be None when causal=False", type(state).__name__, remedy, "stateful")
         if state is not None and (self.remembers is None or not isinstance(state, self.remembers)):
             rule, remedy = "must be one that this mixer made", "Pass what its new_state returned."
-            fail("state", rule, type(state).__name__, remedy, TypeError)
+            fail("state", rule, type(state).__name__, remedy, "type")
 
     def extra_repr(self) -> str:
         return f"{self.width}, heads={self.heads}, causal={self.causal}, inner={self.inner}"

@@ -41,11 +41,13 @@ class Difficulty:
     def __post_init__(self) -> None:
         fewest, most = self.numbers
         if not 2 <= fewest <= most <= 8:
-            fail("numbers", "must go from a lower to a higher one, 2 to 8", self.numbers, "Pass (3, 4), for example.")
+            remedy = "Pass (3, 4), for example."
+            fail("numbers", "must go from a lower to a higher one, 2 to 8", self.numbers, remedy, "out-of-range")
         if self.largest < 2:
-            fail("largest", "must be 2 or more", self.largest, "Pass 30, for example.")
+            fail("largest", "must be 2 or more", self.largest, "Pass 30, for example.", "too-small")
         if self.limit < self.largest:
-            fail("limit", f"must be at least largest, {self.largest}", self.limit, "Pass a larger number.")
+            remedy = "Pass a larger number."
+            fail("limit", f"must be at least largest, {self.largest}", self.limit, remedy, "out-of-range")
         check_operations(self.operations)
 
 
@@ -73,9 +75,9 @@ def make(count: int, difficulty: Difficulty | None = None, *, seed: int = 0, spl
         [((18, 22, 20), 376, '22 * 18 - 20')]
     """
     if count < 0:
-        fail("count", "must be 0 or more", count, "Pass how many puzzles to make.")
+        fail("count", "must be 0 or more", count, "Pass how many puzzles to make.", "too-small")
     if split not in SPLITS:
-        fail("split", f"must be one of {', '.join(SPLITS)}", repr(split), "Use one of those.")
+        fail("split", f"must be one of {', '.join(SPLITS)}", repr(split), "Use one of those.", "unknown-name")
     difficulty = Difficulty() if difficulty is None else difficulty
     random = Random(f"countdown/{seed}/{split}")
     made: dict[tuple[tuple[int, ...], int], Puzzle] = {}
@@ -87,7 +89,8 @@ def make(count: int, difficulty: Difficulty | None = None, *, seed: int = 0, spl
             fruitless += 1
             if fruitless == PATIENCE:
                 value = f"{count}, with {len(made)} found"
-                fail("count", "must be within reach", value, "Ask for fewer, or raise numbers, largest or limit.")
+                remedy = "Ask for fewer, or raise numbers, largest or limit."
+                fail("count", "must be within reach", value, remedy, "too-large")
             continue
         made[key], fruitless = puzzle, 0
     return list(made.values())

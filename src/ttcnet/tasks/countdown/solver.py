@@ -48,7 +48,7 @@ def solutions(numbers: Sequence[int], target: int, operations: str = OPERATIONS)
 
 def check_operations(operations: str) -> str:
     if not operations or set(operations) - set(OPERATIONS):
-        fail("operations", f"must be some of {OPERATIONS}", repr(operations), "Pass '+-', for example.")
+        fail("operations", f"must be some of {OPERATIONS}", repr(operations), "Pass '+-', for example.", "unknown-name")
     return operations
 
 
@@ -62,9 +62,10 @@ def pairs(pool: Sequence[Term]) -> Iterator[tuple[Term, Term, list[Term]]]:
 
 def _start(numbers: Sequence[int], target: int, operations: str) -> tuple[list[Term], Value, str, tuple[Step, ...]]:
     if not numbers or any(not isinstance(value, int) or value < 1 for value in numbers):
-        fail("numbers", "must be one or more whole numbers above 0", list(numbers), "Pass (3, 7, 25), for example.")
+        remedy = "Pass (3, 7, 25), for example."
+        fail("numbers", "must be one or more whole numbers above 0", list(numbers), remedy, "format")
     if not isinstance(target, int) or target < 0:
-        fail("target", "must be a whole number of 0 or more", target, "Pass 54, for example.")
+        fail("target", "must be a whole number of 0 or more", target, "Pass 54, for example.", "too-small")
     return [number(value) for value in numbers], target, check_operations(operations), ()
 
 

@@ -59,7 +59,7 @@ def _math_verify() -> Any:
     module = require("math_verify", "eval", "Grading answers")
     if version("antlr4-python3-runtime") != ANTLR:
         remedy = f"Run: pip install antlr4-python3-runtime=={ANTLR}"
-        fail("antlr4-python3-runtime", f"must be {ANTLR}", version("antlr4-python3-runtime"), remedy, ImportError)
+        fail("antlr4-python3-runtime", f"must be {ANTLR}", version("antlr4-python3-runtime"), remedy, "package")
     return module
 
 

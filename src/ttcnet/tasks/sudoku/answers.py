@@ -97,7 +97,7 @@ def _number(name: str, question: Question, own: int, low: int, high: int) -> int
     text = question.get(name, [str(own)])[0]
     number = whole_number(text)
     if number is None or not low <= number <= high:
-        fail(name, f"must be between {low} and {high}", repr(text[:40]), "Drag the slider.")
+        fail(name, f"must be between {low} and {high}", repr(text[:40]), "Drag the slider.", "out-of-range")
     return number
 
 

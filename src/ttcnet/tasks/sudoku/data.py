@@ -56,15 +56,16 @@ class Boards:
             value = getattr(self, name)
             if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
                 kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
-                fail(name, "must be a numpy array of uint8", kind, "Convert it with numpy.asarray.", TypeError)
+                fail(name, "must be a numpy array of uint8", kind, "Convert it with numpy.asarray.", "dtype")
             if value.ndim != 2 or value.shape[1] != 81:
-                fail(name, "must have shape (N, 81)", value.shape, "Write every board as one row of 81 digits.")
+                remedy = "Write every board as one row of 81 digits."
+                fail(name, "must have shape (N, 81)", value.shape, remedy, "shape")
         if len(self.puzzles) != len(self.solutions):
             value = f"{len(self.puzzles)} puzzles and {len(self.solutions)} solutions"
-            fail("puzzles and solutions", "must be equally many", value, "Give every puzzle its solution.")
+            fail("puzzles and solutions", "must be equally many", value, "Give every puzzle its solution.", "shape")
         fault = first_fault(self.puzzles, self.solutions)
         if fault:
-            fail(f"{fault.field}s[{fault.row}]", fault.rule, fault.value, fault.remedy)
+            fail(f"{fault.field}s[{fault.row}]", fault.rule, fault.value, fault.remedy, "bad-board")
 
     def __len__(self) -> int:
         return len(self.puzzles)
@@ -114,7 +115,7 @@ def read(path: str | os.PathLike[str]) -> Boards:
     body = content[len(first_line) + 1 :] if skipped else content
     if not body:
         remedy = "Give lines of puzzle,solution with 81 characters each."
-        fail(f"{path}:", "must hold at least one board", f"{len(content)} bytes without any", remedy)
+        fail(f"{path}:", "must hold at least one board", f"{len(content)} bytes without any", remedy, "no-data")
     body += b"\n"
     data = np.frombuffer(body, np.uint8)
     ends = np.flatnonzero(data == 10)
@@ -131,7 +132,9 @@ def read(path: str | os.PathLike[str]) -> Boards:
         if fault.cell is not None:  # show what stands there
             mark = chr(lines[fault.row, fault.cell + (82 if fault.field == "solution" else 0)])
             fault = fault._replace(value=f"{mark!r} at {name_of(fault.cell)}")
-        fail(f"{path}, line {fault.row + skipped + 1}: {fault.field}", fault.rule, fault.value, fault.remedy)
+        fail(
+            f"{path}, line {fault.row + skipped + 1}: {fault.field}", fault.rule, fault.value, fault.remedy, "bad-board"
+        )
     if len(odd):
         _complain_of_shape(path, int(odd[0]) + skipped + 1, body.split(b"\n", int(odd[0]) + 1)[odd[0]])
     return _checked(puzzles, solutions)
@@ -142,13 +145,14 @@ def _content(path: Path) -> bytes:
         content = path.read_bytes()
     except OSError as error:
         remedy = "Pass a CSV file of puzzle,solution."
-        fail(f"{path}:", "must be a file that can be read", error.strerror, remedy, type(error))
+        fail(f"{path}:", "must be a file that can be read", error.strerror, remedy, "not-readable", type(error))
     if content[:2] != b"\x1f\x8b":
         return content
     try:
         return gzip.decompress(content)
     except (EOFError, OSError, zlib.error) as error:
-        fail(f"{path}:", "must be a whole gzip file", f"one that ends or breaks early ({error})", "Fetch it again.")
+        remedy = "Fetch it again."
+        fail(f"{path}:", "must be a whole gzip file", f"one that ends or breaks early ({error})", remedy, "bad-data")
 
 
 def _complain_of_shape(path: object, number: int, line: bytes) -> None:
@@ -157,9 +161,10 @@ def _complain_of_shape(path: object, number: int, line: bytes) -> None:
     columns = text.split(",")
     if len(columns) != 2:
         shown = repr(text if len(text) <= 40 else text[:40] + "...")
-        fail(f"{where} the line", "must have two columns, puzzle and solution", f"{len(columns)} in {shown}", remedy)
+        rule = "must have two columns, puzzle and solution"
+        fail(f"{where} the line", rule, f"{len(columns)} in {shown}", remedy, "bad-data")
     name, column = next((name, c) for name, c in zip(("puzzle", "solution"), columns, strict=True) if len(c) != 81)
-    fail(f"{where} {name}", "must have 81 characters", f"{len(column)} in {column[:100]!r}", remedy)
+    fail(f"{where} {name}", "must have 81 characters", f"{len(column)} in {column[:100]!r}", remedy, "bad-board")
 
 
 def first_fault(puzzles: NDArray[np.uint8], solutions: NDArray[np.uint8]) -> Fault | None:

@@ -82,7 +82,7 @@ def solve(
         loops: how many times the blocks are applied; None is the model's own.
     """
     if isinstance(puzzles, str):
-        fail("puzzles", "must be a list of puzzles", "one string", "Put the puzzle into a list.", TypeError)
+        fail("puzzles", "must be a list of puzzles", "one string", "Put the puzzle into a list.", "type")
     if len(puzzles) == 0:
         return []
     boards = torch.stack([torch.from_numpy(board(puzzle)) for puzzle in puzzles]).long()

@@ -55,16 +55,18 @@ def generate(
     seed = _integer("seed", seed, 0, 2**63 - 1, "Pass any such number.")
     if guesses is not None:
         if givens is not None:
-            fail("givens", "must not be given together with guesses", givens, "Leave one of them out.")
+            fail("givens", "must not be given together with guesses", givens, "Leave one of them out.", "conflict")
         return _rated(count, seed, *_range(guesses), report)
     givens = (25, 34) if givens is None else givens
     ends = givens if isinstance(givens, tuple | list) else (givens, givens)
     if len(ends) != 2:
-        fail("givens", "must be a number or a lowest and a highest one", givens, "Pass 30 or (25, 34), for example.")
+        remedy = "Pass 30 or (25, 34), for example."
+        fail("givens", "must be a number or a lowest and a highest one", givens, remedy, "format")
     remedy = "Emptying full boards leads to that range; for puzzles with fewer givens, `read` a collection of them."
     lowest, highest = (_integer("givens", end, LOWEST, HIGHEST, remedy) for end in ends)
     if lowest > highest:
-        fail("givens", "must go from a lower to a higher number", givens, f"Pass ({highest}, {lowest}).")
+        remedy = f"Pass ({highest}, {lowest})."
+        fail("givens", "must go from a lower to a higher number", givens, remedy, "out-of-range")
     puzzles, solutions = np.empty((count, 81), np.uint8), np.empty((count, 81), np.uint8)
     run = compiled("digging").generate
     for first in range(0, count, _CHUNK):
@@ -72,7 +74,7 @@ def generate(
         made = run(first, np.uint64(seed), lowest, highest, TRIES, puzzles[part], solutions[part])
         if made < part.stop - first:
             value = f"{givens}, not reached from {TRIES} full boards for puzzle {first + made}"
-            fail("givens", "must be within reach", value, "Ask for more givens, or take another seed.", RuntimeError)
+            fail("givens", "must be within reach", value, "Ask for more givens, or take another seed.", "failed")
         report(part.stop)
     return Boards(puzzles, solutions)
 
@@ -87,7 +89,7 @@ def _rated(count: int, seed: int, low: int, high: int, report: Callable[[int], o
         )
         if made < part.stop - first:
             value = f"{low} to {high}, not reached for puzzle {first + made}"
-            fail("guesses", "must be within reach", value, "Ask for fewer guesses, or take another seed.", RuntimeError)
+            fail("guesses", "must be within reach", value, "Ask for fewer guesses, or take another seed.", "failed")
         report(part.stop)
     return Boards(puzzles, solutions)
 
@@ -96,11 +98,11 @@ def _range(guesses: object) -> tuple[int, int]:
     ends = guesses if isinstance(guesses, tuple | list) else (guesses, guesses)
     remedy = "Pass 0, (1, 3) or (10, None), for example."
     if len(ends) != 2:
-        fail("guesses", "must be a number or a lowest and a highest one", guesses, remedy)
+        fail("guesses", "must be a number or a lowest and a highest one", guesses, remedy, "format")
     low = _integer("guesses", ends[0], 0, HARDEST, remedy)
     high = MOST if ends[1] is None else _integer("guesses", ends[1], 0, MOST, remedy)
     if low > high:
-        fail("guesses", "must go from a lower to a higher number", guesses, f"Pass ({high}, {low}).")
+        fail("guesses", "must go from a lower to a higher number", guesses, f"Pass ({high}, {low}).", "out-of-range")
     return low, high
 
 
@@ -108,8 +110,8 @@ def _integer(name: str, value: object, lowest: int, highest: int | None, remedy:
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        fail(name, "must be an integer", repr(value), remedy, TypeError)
+        fail(name, "must be an integer", repr(value), remedy, "type")
     if number < lowest or (highest is not None and number > highest):
         rule = f"must be {lowest} or more" if highest is None else f"must be between {lowest} and {highest}"
-        fail(name, rule, number, remedy)
+        fail(name, rule, number, remedy, "out-of-range")
     return number

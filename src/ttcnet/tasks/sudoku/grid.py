@@ -33,7 +33,7 @@ def parse(text: str) -> Board:
         array([5, 3, 0, 0, 7], dtype=uint8)
     """
     if not isinstance(text, str):
-        fail("text", "must be a string", type(text).__name__, "Use `format` to make one of an array.", TypeError)
+        fail("text", "must be a string", type(text).__name__, "Use `format` to make one of an array.", "type")
     digits = []
     for place, character in enumerate(text):
         if character in BLANKS:
@@ -42,10 +42,11 @@ def parse(text: str) -> Board:
             digits.append(int(character))
         elif not character.isspace() and character not in _DRAWING:
             value = f"{character!r} at position {place + 1}"
-            fail("puzzle", "must hold digits, and 0 . _ or * for blanks", value, "Remove or replace this character.")
+            remedy = "Remove or replace this character."
+            fail("puzzle", "must hold digits, and 0 . _ or * for blanks", value, remedy, "bad-board")
     if len(digits) != 81:
         remedy = "Write a board row by row, with one character for every cell."
-        fail("puzzle", "must have 81 cells", len(digits), remedy)
+        fail("puzzle", "must have 81 cells", len(digits), remedy, "bad-board")
     return np.array(digits, np.uint8)
 
 
@@ -56,11 +57,12 @@ def board(value: Any, name: str = "puzzle") -> Board:
     array = np.asarray(value)
     if array.dtype.kind not in "iu":
         remedy = "Pass a string of 81 characters or an array of 81 integers."
-        fail(name, "must be a string or hold integers", array.dtype, remedy, TypeError)
+        fail(name, "must be a string or hold integers", array.dtype, remedy, "dtype")
     if array.shape not in ((81,), (9, 9)):
-        fail(name, "must have shape (81,) or (9, 9)", array.shape, "Pass one board at a time.")
+        fail(name, "must have shape (81,) or (9, 9)", array.shape, "Pass one board at a time.", "shape")
     if array.min() < 0 or array.max() > 9:
-        fail(name, "must hold the digits 0 to 9", f"{array.min()} to {array.max()}", "Write 0 for a blank.")
+        remedy = "Write 0 for a blank."
+        fail(name, "must hold the digits 0 to 9", f"{array.min()} to {array.max()}", remedy, "bad-board")
     return array.reshape(81).astype(np.uint8)
 
 

@@ -37,13 +37,13 @@ def load(folder: Path | None, device: str) -> TTCNetForCellClassification:
     try:
         found: Any = TTCNetForCellClassification.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     except Exception as error:  # transformers takes the files for what it has written, and raises anything
-        fail("model", rule, f"{folder}: {reason(error)}", remedy)
+        fail("model", rule, f"{folder}: {reason(error)}", remedy, "no-model")
     model, report = found
     if missing := sorted(report["missing_keys"]):  # which transformers has made up
-        fail("model", rule, f"{folder}, which has no {', '.join(missing)[:LONGEST]}", remedy)
+        fail("model", rule, f"{folder}, which has no {', '.join(missing)[:LONGEST]}", remedy, "no-model")
     if not _is_sudoku(model):
         value = f"{folder}, whose config.json is for other boards"
-        fail("model", rule, value, "Pass the folder that `ttcnet sudoku train` named.")
+        fail("model", rule, value, "Pass the folder that `ttcnet sudoku train` named.", "no-model")
     return nn.Module.to(model, place).eval()
 
 
@@ -56,11 +56,11 @@ def _is_sudoku(model: TTCNetForCellClassification) -> bool:
 def _check_model(folder: Path) -> None:
     rule, remedy = "must be the folder of a Sudoku model", "Pass the folder that `ttcnet sudoku train` named."
     if (folder / "model" / "config.json").is_file():
-        fail("model", rule, f"{folder}, the folder of a run", f"Pass {folder / 'model'}.")
+        fail("model", rule, f"{folder}, the folder of a run", f"Pass {folder / 'model'}.", "no-model")
     for name in ("config.json", "model.safetensors"):
         if not (folder / name).is_file():
-            fail("model", rule, f"{folder}, which has no {name}", remedy, FileNotFoundError)
+            fail("model", rule, f"{folder}, which has no {name}", remedy, "not-found")
     with suppress(ValueError, KeyError, TypeError, RecursionError):
         if json.loads((folder / "config.json").read_text())["architectures"] == ["TTCNetForCellClassification"]:
             return
-    fail("model", rule, f"{folder}, whose config.json is of none", remedy)
+    fail("model", rule, f"{folder}, whose config.json is of none", remedy, "no-model")

@@ -124,4 +124,4 @@ def serve(model: TTCNetForCellClassification, port: int = 8765, patience: float 
         return _Server(("127.0.0.1", port), Handler)
     except OSError as error:
         value, remedy = f"{port}: {error.strerror}", "Pass --port with another number, or 0 for any that is free."
-        fail("port", "must be free on this machine", value, remedy, OSError)
+        fail("port", "must be free on this machine", value, remedy, "port")

@@ -79,28 +79,29 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.architecture not in ARCHITECTURES:
             rule = f"must be one of {', '.join(ARCHITECTURES)}"
-            fail("architecture", rule, repr(self.architecture), "Use one of those.")
+            fail("architecture", rule, repr(self.architecture), "Use one of those.", "unknown-name")
         if self.augmentation not in AUGMENTATIONS:
             rule = f"must be one of {', '.join(AUGMENTATIONS)}"
-            fail("augmentation", rule, repr(self.augmentation), "Use one of those.")
+            fail("augmentation", rule, repr(self.augmentation), "Use one of those.", "unknown-name")
         for field in ("steps", "batch", "layers", "width", "heads", "ttc_heads", "loops", "mlp_width"):
             if getattr(self, field) is not None and getattr(self, field) < 1:
-                fail(field, "must be 1 or more", getattr(self, field), "Pass a larger number.")
+                fail(field, "must be 1 or more", getattr(self, field), "Pass a larger number.", "too-small")
         for field in OF_INSERTED:
             if getattr(self, field) not in (None, False) and ARCHITECTURES[self.architecture]["interleave"] is None:
                 rule = f"must be left out for {self.architecture}, which has no TTC layers"
-                fail(field, rule, getattr(self, field), 'Leave it out, or pass architecture="ttc".')
+                fail(field, rule, getattr(self, field), 'Leave it out, or pass architecture="ttc".', "conflict")
         if self.supervision not in SUPERVISION:
             rule = f"must be one of {', '.join(SUPERVISION)}"
-            fail("supervision", rule, repr(self.supervision), "Use one of those.")
+            fail("supervision", rule, repr(self.supervision), "Use one of those.", "unknown-name")
         check_context(self.context)
         for field in ("lr", "final_lr", "weight_decay", "inserted_lr"):
             if getattr(self, field) is not None and not 0 <= getattr(self, field) < math.inf:
-                fail(field, "must be 0 or more and finite", getattr(self, field), "Pass 0.001, for example.")
+                remedy = "Pass 0.001, for example."
+                fail(field, "must be 0 or more and finite", getattr(self, field), remedy, "out-of-range")
         if not 0 <= self.seed <= LARGEST_SEED:
-            fail("seed", f"must be between 0 and {LARGEST_SEED}", self.seed, "Pass such a number.")
+            fail("seed", f"must be between 0 and {LARGEST_SEED}", self.seed, "Pass such a number.", "out-of-range")
         if not 0 <= self.ema < 1:
-            fail("ema", "must lie in [0, 1)", self.ema, "Pass 0.999, say, or 0 for none.")
+            fail("ema", "must lie in [0, 1)", self.ema, "Pass 0.999, say, or 0 for none.", "out-of-range")
 
     def model(self) -> TTCNetConfig:
         from ttcnet.models import TTCNetConfig  # late: wrong options are told at once

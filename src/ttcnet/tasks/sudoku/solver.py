@@ -59,7 +59,7 @@ def rate(puzzle: Any) -> int:
             "more than one" if found else "none",
             "Correct the puzzle: guesses are counted towards the solution.",
         )
-        fail("puzzle", "must have one solution to be rated", value, remedy)
+        fail("puzzle", "must have one solution to be rated", value, remedy, "bad-board")
     stack, random = np.empty((82, 81), np.uint16), np.zeros(1, np.uint64)
     total = int(compiled("hard").guesses(cells, ORDERS, random, stack))
     return (2 * total + int(ORDERS)) // (2 * int(ORDERS))
@@ -79,9 +79,9 @@ def verdict(puzzle: NDArray[np.uint8]) -> str:
 
 def _solve(puzzle: NDArray[np.uint8], limit: int, found: NDArray[np.uint8]) -> int:
     if isinstance(limit, bool) or not isinstance(limit, int | np.integer):
-        fail("limit", "must be an integer", repr(limit), "Pass how many solutions to look for.", TypeError)
+        fail("limit", "must be an integer", repr(limit), "Pass how many solutions to look for.", "type")
     if limit < 1:
-        fail("limit", "must be 1 or more", limit, "Pass how many solutions to look for.")
+        fail("limit", "must be 1 or more", limit, "Pass how many solutions to look for.", "too-small")
     return int(compiled("loops").solve(puzzle, int(limit), found))
 
 

@@ -26,7 +26,7 @@ class _Numpy:
     def __init__(self, puzzles: NDArray[Any], generator: np.random.Generator) -> None:
         if not isinstance(generator, np.random.Generator):
             remedy = "Pass numpy.random.default_rng(seed)."
-            fail("generator", "must be a numpy generator for numpy arrays", type(generator).__name__, remedy, TypeError)
+            fail("generator", "must be a numpy generator for numpy arrays", type(generator).__name__, remedy, "type")
         self.boards, self.generator = len(puzzles), generator
 
     def uniform(self, *shape: int) -> Any:
@@ -53,10 +53,10 @@ class _Torch:
 
         if generator is not None and not isinstance(generator, torch.Generator):
             remedy = "Pass torch.Generator(puzzles.device)."
-            fail("generator", "must be a torch generator for tensors", type(generator).__name__, remedy, TypeError)
+            fail("generator", "must be a torch generator for tensors", type(generator).__name__, remedy, "type")
         if generator is not None and generator.device.type != puzzles.device.type:
             remedy = "Make it with torch.Generator(puzzles.device)."
-            fail("generator", f"must be on the device of puzzles, {puzzles.device}", generator.device, remedy)
+            fail("generator", f"must be on the device of puzzles, {puzzles.device}", generator.device, remedy, "device")
         self.torch, self.boards, self.device, self.generator = torch, len(puzzles), puzzles.device, generator
 
     def uniform(self, *shape: int) -> Any:
@@ -154,9 +154,9 @@ def reveal(
     kit = _kit(puzzles, solutions, generator)
     if not 0 <= share_of_boards <= 1:
         remedy = "Pass a probability, such as 0.3."
-        fail("share_of_boards", "must be between 0 and 1", share_of_boards, remedy)
+        fail("share_of_boards", "must be between 0 and 1", share_of_boards, remedy, "out-of-range")
     if not isinstance(kit, _Torch):
-        fail("puzzles", "must be a torch.Tensor", type(puzzles).__name__, "Use torch.from_numpy.", TypeError)
+        fail("puzzles", "must be a torch.Tensor", type(puzzles).__name__, "Use torch.from_numpy.", "type")
     blank = puzzles == 0
     number = (kit.uniform(1) * blank.sum(1, keepdim=True)).long() * (kit.uniform(1) < share_of_boards)
     order = kit.uniform(81).masked_fill(~blank, 2.0)  # blanks come first, in random order
@@ -169,13 +169,13 @@ def _kit(puzzles: Any, solutions: Any, generator: Any) -> _Numpy | _Torch:
     arrays = isinstance(puzzles, np.ndarray)
     if arrays != isinstance(solutions, np.ndarray):
         value = f"{type(puzzles).__name__} and {type(solutions).__name__}"
-        fail("puzzles and solutions", "must be of one kind, numpy or torch", value, "Convert one of them.", TypeError)
+        fail("puzzles and solutions", "must be of one kind, numpy or torch", value, "Convert one of them.", "type")
     shape = tuple(puzzles.shape)
     if len(shape) != 2 or shape[1] != 81 or tuple(solutions.shape) != shape:
         value, remedy = f"{shape} and {tuple(solutions.shape)}", "Pass a batch of boards, one in every row."
-        fail("puzzles and solutions", "must both have shape (B, 81)", value, remedy)
+        fail("puzzles and solutions", "must both have shape (B, 81)", value, remedy, "shape")
     for name, value in (("puzzles", puzzles), ("solutions", solutions)):
         kind = str(value.dtype).removeprefix("torch.")
         if not kind.startswith(("int", "uint")):
-            fail(name, "must hold integers", value.dtype, "Convert it to uint8 or int64.", TypeError)
+            fail(name, "must hold integers", value.dtype, "Convert it to uint8 or int64.", "dtype")
     return _Numpy(puzzles, generator) if arrays else _Torch(puzzles, generator)

@@ -13,9 +13,10 @@ from functools import cache
 
 import torch
 
-from .errors import cast
+from ttcnet.testing.errors import cast
+from ttcnet.testing.regimes import draw
+
 from .providers import PROVIDERS
-from .regimes import draw
 
 CANDIDATES = ("plan", "symplectic")
 LARGEST = 1024 * 128  # problems x steps: beyond, the host's share is small, and so is what a graph can save

@@ -23,10 +23,11 @@ import numpy
 import torch
 from torch import Tensor
 
-from .errors import cast, differentiate, fill, relative_errors, weights
+from ttcnet.testing.errors import cast, differentiate, fill, relative_errors, weights
+from ttcnet.testing.regimes import draw
+
 from .graphs import capture, worth_capturing
 from .providers import PROVIDERS
-from .regimes import draw
 
 DRAWN = 64  # tokens; a larger batch repeats them, so that the right answer is soon known
 MOST_REPEATS = 200

@@ -16,8 +16,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, StoppingCriteria, Stoppi
 import ttcnet.adapter as adapter
 
 HORIZONS = (8, 16, 64, 128)
-PAPER = {0: 47.16, 8: 45.77, 16: 44.61, 64: 41.43, 128: 36.18}  # tokens a second, 8B, by horizon; 0 is without TTC
-KINDS = {"eager": False, "compiled": True}
 SHAPES: dict[str, dict[str, Any]] = {
     "8B": dict(vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32)
     | dict(num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=8192, rope_theta=500000.0),
@@ -144,24 +142,3 @@ def _summary(seconds: list[float], slower: float) -> dict[str, Any]:
 def _wait(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
-
-
-def decode_rows(rows: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Rows of the table: how much slower than without TTC layers, here and in the paper."""
-    found = {(int(row["horizon"]), row["compiled"] == "True"): row for row in rows}
-    kinds = {name: compiled for name, compiled in KINDS.items() if any(kind == compiled for _, kind in found)}
-    table = []
-    for horizon in dict.fromkeys(horizon for horizon, _ in found):
-        line = {"T": str(horizon) if horizon else "no TTC"}
-        for name, compiled in kinds.items():
-            row = found[horizon, compiled]
-            line[f"{name}, tokens/s"] = f"{float(row['tokens_per_second']):.1f}" + _slower(
-                horizon, float(row["slower"])
-            )
-        line["paper, tokens/s"] = f"{PAPER[horizon]:.1f}" + _slower(horizon, PAPER[0] / PAPER[horizon])
-        table.append(line)
-    return table
-
-
-def _slower(horizon: int, factor: float) -> str:
-    return f" ({100 * (factor - 1):+.1f} % time)" if horizon else ""

@@ -9,18 +9,19 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from benchmarks import __main__ as command
-from benchmarks import measure as measuring
-from benchmarks import peers, sweeps
-from benchmarks.__main__ import app
-from benchmarks.decode import measure_decoding
-from benchmarks.errors import cast, differentiate, fill, relative_errors, weights
-from benchmarks.measure import Outcome, Point, measure_here
-from benchmarks.providers import PROVIDERS, why_not
-from benchmarks.regimes import draw
-from benchmarks.results import line, parse, read, stamp, write
-from benchmarks.sweeps import SWEEPS, History, expand
+from benchmarks.__main__ import app as published
 from benchmarks.tables import decoding, speed_table
+from ttcnet.bench import measure as measuring
+from ttcnet.bench import peers, sweeps
+from ttcnet.bench.decode import measure_decoding
+from ttcnet.bench.measure import Outcome, Point, measure_here
+from ttcnet.bench.providers import PROVIDERS, why_not
+from ttcnet.bench.results import line, parse, read, stamp, write
+from ttcnet.bench.sweeps import SWEEPS, History, expand
+from ttcnet.cli import bench as command
+from ttcnet.cli.bench import app
+from ttcnet.testing.errors import cast, differentiate, fill, relative_errors, weights
+from ttcnet.testing.regimes import draw
 
 RUNNER = CliRunner()
 FINE = Outcome("ok", 1.0, 4.0, 3.9, 4.1, 9, 12.0, 1e-7, 1e-6, 0.5)
@@ -84,7 +85,9 @@ def test_what_cannot_be_measured_or_written_is_answered_before_it_is_tried(monke
         assert "out must be a file" in words(RUNNER.invoke(app, [name, "--device", "cpu", "--out", str(tmp_path)]))
     for wrong in (["decode", "--new", "5"], ["decode", "--repeats", "0"], ["layer", "--width", "10"]):
         assert RUNNER.invoke(app, [*wrong, "--device", "cpu"]).exit_code == 2
-    assert "results must be a file" in words(RUNNER.invoke(app, ["figure", "--results", str(tmp_path / "none.csv")]))
+    assert "results must be a file" in words(
+        RUNNER.invoke(published, ["figure", "--results", str(tmp_path / "none.csv")])
+    )
 
 
 def test_the_sweeps_are_those_of_the_paper_and_of_language_models():
@@ -209,9 +212,9 @@ def test_peers_agree(name, dtype):
 
 
 def test_peers_that_cannot_run_say_what_to_do(monkeypatch):
-    monkeypatch.setattr("benchmarks.providers.find_spec", lambda name: None)
+    monkeypatch.setattr("ttcnet.bench.providers.find_spec", lambda name: None)
     assert "pip install pypose" in why_not("pypose", "cpu")
-    monkeypatch.setattr("benchmarks.providers.find_spec", lambda name: True)
+    monkeypatch.setattr("ttcnet.bench.providers.find_spec", lambda name: True)
     assert "on the CPU only" in why_not("diffilqrax", "cuda")
     assert why_not("diffilqrax", "cpu") is None
 
@@ -237,11 +240,11 @@ def swept(tmp_path):
 
 def test_the_figure_is_drawn_from_the_results(swept):
     picture = swept / "images" / "figure.png"
-    result = RUNNER.invoke(app, ["figure", "--results", str(swept / "lqr-gpu.csv"), "--out", str(picture)])
+    result = RUNNER.invoke(published, ["figure", "--results", str(swept / "lqr-gpu.csv"), "--out", str(picture)])
     assert result.exit_code == 0, result.output
     assert picture.read_bytes().startswith(b"\x89PNG")
     write([row for row in read(swept / "lqr-gpu.csv") if row["sweep"] != "problems"], swept / "part.csv")
-    refused = RUNNER.invoke(app, ["figure", "--results", str(swept / "part.csv"), "--out", str(picture)])
+    refused = RUNNER.invoke(published, ["figure", "--results", str(swept / "part.csv"), "--out", str(picture)])
     assert refused.exit_code == 1
     assert "must have measurements of the sweep 'problems'" in words(refused)
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from ttcnet.models import TTCNetConfig, TTCNetForCausalLM
-from ttcnet.nn import TTCLayer, mixers
 
 
 @dataclass(frozen=True)
@@ -87,48 +86,3 @@ def points(blocks: int, width: int, heads: int, batch: int, length: int, device:
         for compiled in (False, True)
         for interleave, horizon in kinds
     ]
-
-
-def with_overhead(rows: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Rows of the table: how much longer a step takes than without TTC layers."""
-    base = {row["compiled"]: float(row["step_ms"]) for row in rows if row["interleave"] == "none"}
-    table = []
-    for row in rows:
-        more = 100 * (float(row["step_ms"]) / base[row["compiled"]] - 1)
-        table.append(
-            {
-                "step": "compiled" if row["compiled"] == "True" else "eager",
-                "TTC layers": row["interleave"],
-                "T": row["horizon"] if row["interleave"] != "none" else "",
-                "ms": f"{float(row['step_ms']):.1f}",
-                "more": f"{more:+.1f} %" if row["interleave"] != "none" else "",
-                "peak GB": f"{float(row['peak_mb']) / 1024:.1f}",
-            }
-        )
-    return table
-
-
-def parameter_rows() -> list[dict[str, str]]:
-    """Parameters of every mixer as it comes, and in TTC's place with as many as TTC."""
-    rows = []
-    for width, heads in ((128, 4), (1024, 16), (4096, 16)):
-        with torch.device("meta"):
-            target = sum(parameter.numel() for parameter in TTCLayer(width, heads=heads).parameters())
-        rows.append(_row("ttc", width, heads, target, "", target))
-        for kind in mixers.KINDS:
-            options = mixers.matched(kind, width, target, heads=heads)
-            count = mixers.parameters(kind, width, **options)
-            own = mixers.parameters(kind, width, heads=heads)
-            rows.append(_row(kind, width, heads, own, f"{count:,} ({100 * (count / target - 1):+.1f} %)", target))
-    return rows
-
-
-def _row(kind: str, width: int, heads: int, own: int, matched: str, target: int) -> dict[str, str]:
-    as_ttc = f"{target:,}" if kind == "ttc" else matched
-    return {
-        "layer": kind,
-        "width": str(width),
-        "heads": str(heads),
-        "as it comes": f"{own:,}",
-        "in TTC's place": as_ttc,
-    }

@@ -1,25 +1,36 @@
-"""The bar for digits: 200 times what a rounding of the inputs does, or 1e-5 in u and 1e-4 in a gradient.
+"""How wrong float32 may be: 200 times what a rounding of the inputs does, or 1e-5 in u and 1e-4 in a gradient.
 
 Many small families, of all regimes, ranks of cost and scales of r_inv, are planned as one and judged one by one.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 
 import torch
+from torch import Tensor
 
-from benchmarks.errors import NAMES, cast, differentiate, rounded
-from benchmarks.regimes import COSTS, REGIMES, draw, with_costs
 from ttcnet.lqr import ModulatedLQR
 from ttcnet.lqr.problem import Family
 from ttcnet.lqr.recursion import backward, forward
 
+from .errors import NAMES, Provider, cast, differentiate, rounded
+from .regimes import COSTS, REGIMES, draw, with_costs
+
 SHAPES = [(1, 1), (5, 1), (5, 3), (3, 5), (16, 16), (16, 7), (33, 20), (64, 64)]
 HORIZONS = (1, 2, 8, 17, 40, 300)
 SCALES = (1e-6, 1.0, 1e2, 1e3, 1e4)
+Outputs = dict[str, Tensor]  # "u" and the gradients, by name
+Compute = Callable[[ModulatedLQR, int, Tensor], Outputs]
+Case = tuple[str, str, float]  # regime, rank of cost, scale of r_inv
+Failure = tuple[Case, str, float, float]  # what failed, in which output, its error, what a rounding does
 
 
-def cases(n, m, scales=SCALES, regimes=REGIMES, costs=COSTS):
+def cases(
+    n: int, m: int, scales: Sequence[float] = SCALES, regimes: Sequence[str] = REGIMES, costs: Sequence[str] = COSTS
+) -> tuple[list[Case], ModulatedLQR]:
     """What each case is, and all of them as one family, in float64."""
     what = list(product(regimes, costs, scales))
     families = []
@@ -29,7 +40,7 @@ def cases(n, m, scales=SCALES, regimes=REGIMES, costs=COSTS):
     return what, ModulatedLQR(**{name: torch.cat([getattr(x, name) for x in families]) for name in NAMES})
 
 
-def truth_of(family, horizon, g):
+def truth_of(family: ModulatedLQR, horizon: int, g: Tensor) -> Outputs:
     """By the reference, in float64."""
     tensors = [getattr(family, name).detach() for name in NAMES]
     problems = Family(*tensors)
@@ -39,8 +50,8 @@ def truth_of(family, horizon, g):
     return {"u": u} | dict(zip(NAMES, whole, strict=True))
 
 
-def errors(found, truth, count):
-    """Relative, of every output and case: as benchmarks.errors.relative_errors has them."""
+def case_errors(found: Outputs, truth: Outputs, count: int) -> Outputs:
+    """Relative, of every output and case: `relative_errors` for each of `count` cases."""
     size = {name: x.reshape(count, -1).norm(dim=1) for name, x in truth.items()}
     largest = torch.stack([size[name] for name in NAMES]).amax(0)
     return {
@@ -50,34 +61,36 @@ def errors(found, truth, count):
     }
 
 
-def beyond(what, family, horizon, compute, draws=2, device="cpu"):
-    """The cases where `compute`, (family in float32, horizon, g) to outputs by name, is beyond the bar. The truth is
-    computed on `device`."""
+def beyond(
+    what: Sequence[Case], family: ModulatedLQR, horizon: int, compute: Compute, draws: int = 2, device: str = "cpu"
+) -> list[Failure]:
+    """The cases where `compute`, (family in float32, horizon, g) to outputs by name, is too far from the truth. The
+    truth is computed on `device`."""
     single = cast(family, torch.float32)
     exact = cast(single, torch.float64)
     g = torch.randn(single.r_inv.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
-    def truly(problems):
+    def truly(problems: ModulatedLQR) -> Outputs:
         found = truth_of(cast(problems, torch.float64, device), horizon, g.to(device))
         return {name: x.cpu() for name, x in found.items()}
 
     truth = truly(exact)
-    moved = [errors(truly(rounded(exact, seed)), truth, len(what)) for seed in range(draws)]
-    found = errors({name: x.cpu() for name, x in compute(single, horizon, g).items()}, truth, len(what))
+    moved = [case_errors(truly(rounded(exact, seed)), truth, len(what)) for seed in range(draws)]
+    found = case_errors({name: x.cpu() for name, x in compute(single, horizon, g).items()}, truth, len(what))
     largest = torch.stack([x.reshape(len(what), -1).abs().amax(1) for x in truth.values()]).amax(0)
     there = largest < 1e37  # there is a minimum, and float32 has numbers for it
     failures = []
     for name, error in found.items():
         movement = torch.stack([x[name] for x in moved]).amax(0)
         movement = torch.where(movement.isfinite(), movement, torch.inf)  # a rounding may leave no minimum
-        bar = (200 * movement).clamp_min(1e-5 if name == "u" else 1e-4)
+        most = (200 * movement).clamp_min(1e-5 if name == "u" else 1e-4)
         failures += [
             (what[k], name, float(error[k]), float(movement[k]))
-            for k in torch.nonzero(there & ~(error <= bar)).flatten().tolist()
+            for k in torch.nonzero(there & ~(error <= most)).flatten().tolist()
         ]
     return failures
 
 
-def by(plan):
+def by(plan: Provider) -> Compute:
     """`compute` for a function like plan."""
     return lambda family, horizon, g: differentiate(plan, family, horizon, g)

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from torch import Tensor
 
 from ttcnet.lqr import ModulatedLQR, plan, solve
+from ttcnet.testing.errors import Provider
 
-from .errors import Provider
 from .peers import diffilqrax, mpc_pytorch, pypose
 
 

@@ -1,0 +1,1 @@
+"""Speed: time, memory and error of planning, of a layer and of generated text. `ttcnet bench` runs it."""

@@ -1,0 +1,209 @@
+"""Measure providers on the same inputs, in one run, into one CSV file.
+
+ttcnet bench lqr                         # the standard table, into bench/lqr.csv
+ttcnet bench lqr --sweep horizon         # the shapes of a figure; see sweeps.py
+ttcnet bench lqr --horizon 8 --problems 64 --provider plan --provider mpc.pytorch
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ttcnet.bars import Bar
+from ttcnet.bench.measure import Outcome, Point, measure
+from ttcnet.bench.providers import OURS, PEERS, PROVIDERS, installed, why_not
+from ttcnet.bench.results import Row, line, parse, resume, stamp, write
+from ttcnet.bench.sweeps import SWEEPS, History, expand
+from ttcnet.console import Commands, say
+from ttcnet.errors import whole_number
+from ttcnet.testing.regimes import REGIMES
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def main() -> None:
+    """Measure planning and its rivals: time, memory and error."""
+
+
+@app.command()
+def lqr(
+    provider: Annotated[list[str] | None, typer.Option(help=f"Who: {', '.join(PROVIDERS)}.")] = None,
+    horizon: Annotated[list[int] | None, typer.Option(min=1, help="Steps to plan; 8, 32 and 128 if not given.")] = None,
+    problems: Annotated[list[int] | None, typer.Option(help="Problems at once; 64 and 1024 if not given.")] = None,
+    shape: Annotated[list[str] | None, typer.Option(help="Instead of both: problems x horizon, as 65536x8.")] = None,
+    sweep: Annotated[
+        list[str] | None, typer.Option(help=f"Instead of shapes, many by name: {', '.join(SWEEPS)}, all.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    regime: Annotated[str, typer.Option(help=f"Parameters: {', '.join(REGIMES)}.")] = "trained",
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="Time to repeat each measurement for; 2, or 0.2 in a sweep."),
+    ] = None,
+    limit: Annotated[float, typer.Option(help="Seconds for one measurement; what would take longer is skipped.")] = 300,
+    out: Annotated[Path, typer.Option(help="CSV file to write, after every measurement.")] = Path("bench/lqr.csv"),
+    go_on: Annotated[bool, typer.Option("--resume", help="Keep what is in the file and measure the rest.")] = False,
+) -> None:
+    """Planning, forward and backward, float32, n = m = 16: time, peak memory and error against float64."""
+    if regime not in REGIMES:
+        raise typer.BadParameter(f"regime must be one of {', '.join(REGIMES)}; got {regime!r}.")
+    _check(device, out)
+    if sweep and (shape or horizon or problems):
+        raise typer.BadParameter("--sweep has shapes of its own. Leave out --shape, --horizon and --problems.")
+    chosen = provider or _usual(device, in_sweep=bool(sweep))
+    for name in chosen:
+        if (reason := why_not(name, device)) is not None:
+            raise typer.BadParameter(reason)
+    try:
+        shapes = expand(sweep) if sweep else [("custom", one) for one in _shapes(shape, problems, horizon)]
+        points = [
+            Point(name, regime, count, steps, device=device, sweep=sweep_name)
+            for sweep_name, (count, steps) in shapes
+            for name in chosen
+        ]
+        where = stamp()
+        rows = resume(out, where) if go_on else []
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    console = Console(width=max(Console().width, 110))
+    repeat_for = (0.2 if sweep else 2.0) if seconds is None else seconds
+    try:
+        _measure_all(points, rows, where, repeat_for, limit, out, console)
+    except KeyboardInterrupt:
+        say(f"Interrupted. {len(rows)} measurements are in {out}; --resume goes on from there.")
+        raise typer.Exit(130) from None
+    show([parse(row) for row in rows], console)
+    say(f"Written to {out}")
+
+
+def _measure_all(
+    points: list[Point], rows: list[Row], where: Row, seconds: float, limit: float, out: Path, console: Console
+) -> None:
+    """Measure what is not in `rows` yet, and add it there and to the file, one by one."""
+    history = History(limit)
+    for row in rows:
+        history.add(*parse(row))
+    done = {parse(row)[0] for row in rows}
+    with Bar(console=console) as progress:
+        task = progress.add_task("measuring", total=len(points))
+        for point in points:
+            progress.update(task, description=f"{point.provider}, {point.problems} problems, T = {point.horizon}")
+            if point not in done:
+                outcome = history.foresee(point) or measure(point, seconds, limit)
+                history.add(point, outcome)
+                rows.append(line(point, outcome, where))
+                write(rows, out)
+            progress.advance(task)
+
+
+def _check(device: str, out: Path, otherwise: str = "--device cpu") -> None:
+    """Before anything is measured."""
+    if device not in ("cpu", "cuda"):
+        raise typer.BadParameter(f"device must be cpu or cuda; got {device!r}.")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise typer.BadParameter(f"device must be one that torch sees, and it sees no CUDA device. Pass {otherwise}.")
+    if out.is_dir():
+        raise typer.BadParameter(f"out must be a file; got {out}, which is a folder. Name a file in it.")
+
+
+def _usual(device: str, in_sweep: bool) -> list[str]:
+    """Who is measured if nobody is named."""
+    peers = [name for name in PEERS if name in installed(device)] if device == "cpu" else []
+    return [*(OURS if in_sweep or device == "cuda" else ("plan", "autograd-riccati")), *peers]
+
+
+def _shapes(shape: list[str] | None, problems: list[int] | None, horizon: list[int] | None) -> list[tuple[int, int]]:
+    if not shape:
+        return [(count, steps) for count in problems or (64, 1024) for steps in horizon or (8, 32, 128)]
+    pairs = [text.partition("x")[::2] for text in shape]
+    found = []
+    for (count, steps), text in zip(pairs, shape, strict=True):
+        one, two = whole_number(count), whole_number(steps)
+        if not one or not two:
+            raise ValueError(f"shape must be problems x horizon; got {text[:40]!r}. Write it as 65536x8.")
+        found.append((one, two))
+    return found
+
+
+@app.command()
+def layer(
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
+    blocks: Annotated[int, typer.Option(min=1, help="Blocks of the model.")] = 12,
+    width: Annotated[int, typer.Option(min=1, help="Its width.")] = 1024,
+    heads: Annotated[int, typer.Option(min=1, help="Its heads.")] = 16,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences in a step.")] = 8,
+    length: Annotated[int, typer.Option(min=1, help="Tokens of a sequence.")] = 2048,
+    repeats: Annotated[int, typer.Option(min=1, help="Steps to take the median of.")] = 10,
+    out: Annotated[Path, typer.Option(help="CSV file to write, after every measurement.")] = Path("bench/layer.csv"),
+) -> None:
+    """A training step of a language model in bfloat16, with and without TTC layers."""
+    from ttcnet.bench.layer import measure_layer, points
+
+    _check(device, out)
+    if width % heads:
+        raise typer.BadParameter(f"width must be a multiple of heads, {heads}; got {width}.")
+    rows: list[Row] = []
+    where = stamp()
+    for point in points(blocks, width, heads, batch, length, device):
+        values = vars(point) | measure_layer(point, repeats)
+        rows.append({name: str(value) for name, value in values.items()} | where)
+        write(rows, out)
+        say(f"{point.interleave}, T = {point.horizon}, compiled {point.compiled}: {values['step_ms']:.1f} ms")
+    say(f"Written to {out}")
+
+
+@app.command()
+def decode(
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
+    shape: Annotated[str, typer.Option(help="8B, the shape of Llama 3, or tiny.")] = "8B",
+    prompt: Annotated[int, typer.Option(min=1, help="Tokens of the prompt.")] = 64,
+    new: Annotated[int, typer.Option(min=6, help="Tokens to generate: one more than there are horizons.")] = 128,
+    repeats: Annotated[int, typer.Option(min=1, help="Generations of each to take the median of.")] = 5,
+    out: Annotated[Path, typer.Option(help="CSV file to write, after every measurement.")] = Path("bench/decode.csv"),
+) -> None:
+    """Generating text, batch 1, bfloat16: tokens a second with and without TTC layers."""
+    say("Starting transformers ...", err=True)
+    from ttcnet.bench.decode import SHAPES, measure_decoding
+
+    if shape not in SHAPES:
+        raise typer.BadParameter(f"shape must be one of {', '.join(SHAPES)}; got {shape!r}.")
+    _check(device, out, "--device cpu --shape tiny")
+    rows: list[Row] = []
+    where = stamp()
+    for point, found in measure_decoding(shape, device, prompt, new, repeats):
+        rows.append({name: str(value) for name, value in (vars(point) | found).items()} | where)
+        write(rows, out)
+        kind = f"T = {point.horizon}" if point.horizon else "no TTC"
+        how = "compiled" if point.compiled else "eager"
+        say(f"{kind}, {how}: {found['ms_per_token']:.2f} ms a token, {100 * (found['slower'] - 1):+.1f} %")
+    say(f"Written to {out}")
+
+
+def show(rows: list[tuple[Point, Outcome]], console: Console) -> None:
+    table = Table(title="Planning, forward + backward, float32, n = m = 16")
+    columns = ("problems", "T", "provider", "forward ms", "both ms", "20-80 %", "peak MB", "error u", "worst gradient")
+    for column in columns:
+        table.add_column(column, justify="left" if column == "provider" else "right")
+    for point, outcome in {replace(point, sweep=""): outcome for point, outcome in rows}.items():  # each shape once
+        head = (str(point.problems), str(point.horizon), point.provider)
+        if outcome.status != "ok":
+            table.add_row(*head, outcome.status)
+            continue
+        table.add_row(
+            *head,
+            f"{outcome.forward_ms:.3g}",
+            f"{outcome.median_ms:.3g}",
+            f"{outcome.p20_ms:.3g}-{outcome.p80_ms:.3g}",
+            f"{outcome.peak_mb:.0f}",
+            f"{outcome.error_u:.0e}",
+            f"{outcome.error_worst_gradient:.0e}",
+        )
+    console.print(table)

@@ -13,7 +13,7 @@ import torch
 from ttcnet import bounds
 from ttcnet.adapter import TTCAdapterConfig
 from ttcnet.lqr import ModulatedLQR, plan
-from ttcnet.lqr.kernels import cpu
+from ttcnet.lqr.kernels import fused_cpu
 from ttcnet.models import TTCNetConfig, TTCNetForCausalLM
 from ttcnet.nn import Fixed, PoissonLogNormal, TTCLayer, Uniform, mixers, plans
 from ttcnet.testing.regimes import draw
@@ -159,9 +159,9 @@ def test_work_in_pieces_is_the_same_to_the_bit(monkeypatch, threads):
 
     whole = everything()
     begun = []
-    in_pieces = cpu._in_pieces
-    monkeypatch.setattr(cpu, "_in_pieces", lambda *given: (begun.append(given[1]), in_pieces(*given)))
-    monkeypatch.setattr(cpu, "PIECE", 9 * 118 * 128)
+    in_pieces = fused_cpu._in_pieces
+    monkeypatch.setattr(fused_cpu, "_in_pieces", lambda *given: (begun.append(given[1]), in_pieces(*given)))
+    monkeypatch.setattr(fused_cpu, "PIECE", 9 * 118 * 128)
     for one, other in zip(whole, everything(), strict=True):
         assert torch.equal(one, other)
     assert [len(pieces) for pieces in begun] == [5, 5], "600 problems, 128 at once, forwards and backwards"
@@ -172,7 +172,7 @@ def test_what_goes_wrong_in_a_piece_is_told():
         raise ZeroDivisionError(first)
 
     with pytest.raises(ZeroDivisionError):
-        cpu._in_pieces(compute, [(0, 1), (1, 2)], 2)
+        fused_cpu._in_pieces(compute, [(0, 1), (1, 2)], 2)
 
 
 WAIT = """

@@ -1,5 +1,5 @@
 // The stable recursion behind plan(), forward and backward, for many small problems at once.
-// The mathematics is that of recursion.py beside this folder; the documentation has the counts and the measurements.
+// The mathematics is that of reference.py beside this folder; the documentation has the counts and the measurements.
 //
 // A problem is worked on by LANES neighbouring lanes of a warp. The value matrix P lives in registers, a lane holding
 // ROWS whole rows of it. A vector is either spread over the lanes (ROWS entries each) or, after gather(), held in full

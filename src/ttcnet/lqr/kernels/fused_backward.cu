@@ -1,7 +1,7 @@
 // The stable recursion forward in time: the closed loops of the problem and of its adjoint, and all gradients.
 
 #include "common.cuh"
-#include "recursion.cuh"
+#include "fused.cuh"
 #include "careful.cuh"
 
 #define REFINE_ABOVE 4                    // 1 + w s from which on P° has too few digits left to be used alone
@@ -87,7 +87,7 @@ struct Outputs {
     real *state, *da, *dB, *dQ, *dQf, *dr_inv, *ddecay_A, *ddecay_B, *ddecay_Q, *dh0;
 };
 
-// What a kernel found. plan_backward writes, and adds to earlier stretches; after it, plan_backward_carefully (`careful`) adds
+// What a kernel found. fused_backward writes, and adds to earlier stretches; after it, fused_backward_carefully (`careful`) adds
 // alone. h, h2: the states at step top, kept for the next stretch if the problem is `mine`.
 __device__ __forceinline__ void finish(
     const Outputs &out, const Shape &shape, Problem &p, real *room, int bottom, int top, bool careful, bool mine, Gradients<real> &of,
@@ -157,13 +157,13 @@ __device__ __forceinline__ void nothing_yet(Gradients<real> &of, real (&h)[ROWS]
 }
 
 // Forward in time through steps bottom + 1 .. top of two closed loops, the problem and its adjoint (names with a 2); adds up
-// gradients. kept, lost: P° of each of these steps and its largest 1 + w s; -1 leaves a problem to plan_backward_carefully. end: P at
+// gradients. kept, lost: P° of each of these steps and its largest 1 + w s; -1 leaves a problem to fused_backward_carefully. end: P at
 // step top; null is Qf. g: the gradient of the first actions. state: h and h2 at step bottom, and then at step top; and what their
 // rounding leaves out, where numbers are wide.
 //
 // With λ = P° x at every step, x = A h and y = u / r_inv:  y = -B' λ,  h = x + B u,  and P h, the co-state that the gradients
 // want, is A λ' + Q h where λ' = P°' A h is what the next step begins with.
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(STRETCH) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) fused_backward(STRETCH) {
     UNPACK
     OUTPUTS
     extern __shared__ __align__(16) real memory[];
@@ -378,9 +378,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_backward(STRE
     finish(out, shape, p, room, bottom, top, false, mine, of, h, h2, P);
 }
 
-// The same for the problems that plan_forward went through carefully, after plan_backward, which wrote zeros for them. A kernel
+// The same for the problems that fused_forward went through carefully, after fused_backward, which wrote zeros for them. A kernel
 // of its own: beside a call of this size the other would not get by with its registers. Blocks without such a problem end at once.
-extern "C" __global__ void __launch_bounds__(THREADS, 1) plan_backward_carefully(STRETCH) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) fused_backward_carefully(STRETCH) {
     const long long before = (long long)blockIdx.x * GROUPS;
     bool any = false;
     for (int k = 0; k < GROUPS; ++k)

@@ -1,7 +1,7 @@
 // The stable recursion backward in time: P from the end of the horizon to its beginning, and the first actions.
 
 #include "common.cuh"
-#include "recursion.cuh"
+#include "fused.cuh"
 #include "careful.cuh"
 
 #define TURN (ACTIONS > 1 ? ACTIONS : 2)  // actions between two passes of a loop over them
@@ -171,7 +171,7 @@ __device__ real decide(const Inputs &in, const Shape &shape, Problem &p, real *V
 // or null. kept: where to keep P° of every step, and lost its largest 1 + w s (-1 says otherwise: see careful.cuh), or null.
 // u_out: the first actions, or null; wanted if bottom is 0. marks: a P that an earlier pass over all steps kept, which tells
 // whether it went carefully through this problem, as this one then does; null if there was none.
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) plan_forward(
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) fused_forward(
     PROBLEMS, int bottom, int top, const real *end, int every, real *points, real *kept, real *lost, real *u_out,
     const real *marks) {
     UNPACK

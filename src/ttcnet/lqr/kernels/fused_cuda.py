@@ -1,6 +1,7 @@
-"""Launches the recursion's kernels: picks their shape, makes room, and hands out what they write.
+"""backend="fused" on a CUDA device: the stable recursion, fused_forward.cu and fused_backward.cu, compiled at run time.
 
-`run` starts a kernel. On a GPU it is nvrtc.run; tests pass one that emulates a GPU on the CPU.
+Picks the shape of the kernels, makes room, and hands out what they write. `run` starts a kernel: nvrtc.run on a GPU;
+tests pass one that emulates a GPU on the CPU.
 """
 
 from __future__ import annotations
@@ -13,29 +14,33 @@ import torch
 from torch import Tensor
 
 from ..problem import Family
-from .launch import Kind, Launch, Run, arguments, kind_of, launch, padded
+from . import nvrtc
+from .launch import LARGEST, Kind, Launch, Run, arguments, kind_of, launch, padded
+from .nvrtc import why_not
+
+__all__ = ["LARGEST", "backward", "checkpoints", "forward", "why_not"]
 
 
-def forward(family: Family, horizon: int, keep: bool, run: Run) -> tuple[Tensor, Tensor]:
+def forward(family: Family, horizon: int, keep: bool, run: Run | None = None) -> tuple[Tensor, Tensor]:
     """The first actions, and what `backward` needs of the way there (nothing if not `keep`)."""
-    rhythm = _rhythm(family, horizon)
+    run, steps = run or nvrtc.run, _kept_steps(family, horizon)
     u = torch.empty_like(family.r_inv)
     room = u.new_empty(checkpoints(family, horizon) if keep else 0)
     if u.numel():
         every, points, kept = 0, None, None
-        if keep and rhythm.at_once:
+        if keep and steps.at_once:
             kept = room
         elif keep:
-            every, points = rhythm.stride, room
+            every, points = steps.stride, room
         _absorb(family, horizon, 0, horizon, None, every, points, kept, u, run)
     return u, room
 
 
-def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: Run) -> list[Tensor]:
+def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: Run | None = None) -> list[Tensor]:
     """The gradients of all fields, given the gradient g of the first actions. Those of a shared B or Q have a dimension
     more, after the tokens, and are still to be summed over it."""
-    rhythm = _rhythm(family, horizon)
-    chosen = _launch("plan_backward", family)
+    run, steps = run or nvrtc.run, _kept_steps(family, horizon)
+    chosen = _launch("fused_backward", family)
     tokens, heads, n = family.a.shape
     grads = [torch.empty_like(x) for x in family]
     for k, x in ((1, family.B), (2, family.Q)):
@@ -43,23 +48,23 @@ def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: 
             grads[k] = x.new_empty(x.shape[0], heads // chosen.summed, *x.shape[1:])
     if not g.numel():
         return grads
-    if rhythm.at_once:
+    if steps.at_once:
         _advance(family, horizon, 0, horizon, None, checkpoints, g, None, grads, chosen, run)
         return grads
 
     problems, size = tokens * heads, padded(n) ** 2
     state = g.new_empty(problems * 4 * padded(n))
-    kept = g.new_empty(rhythm.kept * problems * (size + 1))
-    points = g.new_empty(rhythm.inner_points, 2, problems * size)  # a P, and its further digits: see careful.cuh
-    outer = checkpoints.view(rhythm.points, 2, problems * size)
-    for bottom in range(0, horizon, rhythm.stride):
-        top = min(bottom + rhythm.stride, horizon)
-        end = None if top == horizon else outer[top // rhythm.stride - 1]
-        if top - bottom > rhythm.kept:
-            _absorb(family, horizon, bottom, top, end, rhythm.kept, points, None, None, run, outer[0])
-        for low in range(bottom, top, rhythm.kept):
-            high = min(low + rhythm.kept, top)
-            start = end if high == top else points[(high - bottom) // rhythm.kept - 1]
+    kept = g.new_empty(steps.kept * problems * (size + 1))
+    points = g.new_empty(steps.inner_points, 2, problems * size)  # a P, and its further digits: see careful.cuh
+    outer = checkpoints.view(steps.points, 2, problems * size)
+    for bottom in range(0, horizon, steps.stride):
+        top = min(bottom + steps.stride, horizon)
+        end = None if top == horizon else outer[top // steps.stride - 1]
+        if top - bottom > steps.kept:
+            _absorb(family, horizon, bottom, top, end, steps.kept, points, None, None, run, outer[0])
+        for low in range(bottom, top, steps.kept):
+            high = min(low + steps.kept, top)
+            start = end if high == top else points[(high - bottom) // steps.kept - 1]
             _absorb(family, horizon, low, high, start, 0, None, kept, None, run, outer[0])
             _advance(family, horizon, low, high, start, kept, g, state, grads, chosen, run)
     return grads
@@ -68,12 +73,12 @@ def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: 
 def checkpoints(family: Family, horizon: int) -> tuple[int, ...]:
     """The shape of what `forward` keeps for `backward`: P° and its lost digits of every step, or some P, twice each."""
     tokens, heads, n = family.a.shape
-    rhythm, size = _rhythm(family, horizon), padded(n) ** 2
-    return (tokens * heads * (horizon * (size + 1) if rhythm.at_once else 2 * rhythm.points * size),)
+    steps, size = _kept_steps(family, horizon), padded(n) ** 2
+    return (tokens * heads * (horizon * (size + 1) if steps.at_once else 2 * steps.points * size),)
 
 
 @dataclass(frozen=True)
-class Rhythm:
+class KeptSteps:
     """What is kept of the value matrices. The backward pass needs those of `kept` steps at a time, in forward order. If
     that is the whole horizon, the forward pass keeps them all. Otherwise it keeps one in `stride` steps, and the
     backward pass finds the others again: stretches of `stride` steps, if longer than `kept`, by way of one in `kept`.
@@ -98,15 +103,15 @@ class Rhythm:
         return self.stride // self.kept - 1
 
 
-def rhythm(horizon: int, kept: int) -> Rhythm:
+def kept_steps(horizon: int, kept: int) -> KeptSteps:
     """Horizons up to `kept` are recomputed not at all, up to 16 `kept` once, and longer ones twice."""
     if horizon <= 16 * kept:  # asked so that torch.compile, for which the horizon is a symbol, need not know it
-        return Rhythm(horizon, kept, kept)
-    return Rhythm(horizon, kept, kept * math.ceil(math.sqrt(horizon / kept)))
+        return KeptSteps(horizon, kept, kept)
+    return KeptSteps(horizon, kept, kept * math.ceil(math.sqrt(horizon / kept)))
 
 
-def _rhythm(family: Family, horizon: int) -> Rhythm:
-    return rhythm(horizon, {64: 4, 32: 8}.get(padded(family.a.shape[-1]), 16))
+def _kept_steps(family: Family, horizon: int) -> KeptSteps:
+    return kept_steps(horizon, {64: 4, 32: 8}.get(padded(family.a.shape[-1]), 16))
 
 
 def _absorb(
@@ -122,9 +127,9 @@ def _absorb(
     run: Run,
     marks: Tensor | None = None,
 ) -> None:
-    """Backward in time from P at step `top`. See plan_forward.cu."""
+    """Backward in time from P at step `top`. See fused_forward.cu."""
     where = [bottom, top, end, every, points, *_parts(family, kept, top - bottom), u, marks]
-    run(_launch("plan_forward", family), family.a.device, [*arguments(family, horizon), *where])
+    run(_launch("fused_forward", family), family.a.device, [*arguments(family, horizon), *where])
 
 
 def _advance(
@@ -140,9 +145,9 @@ def _advance(
     chosen: Launch,
     run: Run,
 ) -> None:
-    """Forward in time from step `bottom`, gradients added up. See plan_backward.cu."""
+    """Forward in time from step `bottom`, gradients added up. See fused_backward.cu."""
     where = [bottom, top, end, *_parts(family, kept, top - bottom), g, state, *grads]
-    for kernel in (chosen, _launch("plan_backward_carefully", family)):
+    for kernel in (chosen, _launch("fused_backward_carefully", family)):
         run(kernel, family.a.device, [*arguments(family, horizon), *where])
 
 
@@ -175,10 +180,10 @@ def _launch(kernel: str, family: Family) -> Launch:
 @cache
 def _shaped(kernel: str, kind: Kind) -> Launch:
     N, M = padded(kind.n), padded(kind.m)
-    backward = kernel != "plan_forward"
+    backward = kernel != "fused_forward"
     lanes = _lanes(kind.problems, N, backward)
     groups, widest = lanes[1] // lanes[0], max(N, M)
     of_group = (6 * (widest + 4) + 31) // 32 * 32 + 4 + N * widest + 16  # EXCHANGE and ROOM
     summed = groups if kind.heads % groups == 0 else 1
-    source = "plan_backward.cu" if backward else "plan_forward.cu"
+    source = "fused_backward.cu" if backward else "fused_forward.cu"
     return launch(source, kernel, kind, lanes, of_group, M * (N + 4), N * N, summed)

@@ -1,4 +1,4 @@
-"""The inner loops of cpu.py, compiled by numba at first use and kept on disk.
+"""The inner loops of fused_cpu.py, compiled by numba at first use and kept on disk.
 
 Up to BLOCK problems are solved side by side: every array here has them as its last dimension, and every innermost loop
 runs over them, so that the compiler turns it into SIMD whatever n and m are. Of P, which is symmetric, the lower half

@@ -1,4 +1,4 @@
-"""The stable recursion behind `plan`, in plain PyTorch: the reference for every kernel.
+"""backend="reference": the stable recursion behind `plan` in plain PyTorch, which every kernel is tested against.
 
 Backward in time, from P = Qf, a step absorbs its actions (steps.py) and steps back through the dynamics. Actions are in
 units of their cost, D_t = R^-1/2 exp(-t decay_B), so that r_inv = 0 is no special case:
@@ -51,9 +51,9 @@ def descent(family: Prepared, wanted: Callable[[int], bool]) -> Descent:
     unit = family.r_inv.sqrt()
     one = torch.eye(unit.shape[-1], dtype=unit.dtype, device=unit.device)
 
-    def back(value: Tensor, t: int) -> Tensor:
+    def back(step: Step, t: int) -> Tensor:
         A = family.A_at(t)
-        return (A.unsqueeze(-1) * A.unsqueeze(-2)) * value + family.Q_at(t - 1)
+        return (A.unsqueeze(-1) * A.unsqueeze(-2)) * step.value() + family.Q_at(t - 1)
 
     return Descent(lambda t: (family.B * (unit * fade(family.decay_B, t)).unsqueeze(-2), one), back, wanted)
 
@@ -70,8 +70,8 @@ def forward(problems: Family, horizon: int, keep: bool) -> tuple[Tensor, Tensor]
     family, stretch, asked = prepare(problems), stretch_length(horizon), problems.a.dtype
     kept: dict[int, Tensor] = {}
 
-    def note(value: Tensor, t: int) -> Tensor:
-        P = way.back(value, t)
+    def note(step: Step, t: int) -> Tensor:
+        P = way.back(step, t)
         if keep and (t - 1) % stretch == 0:
             kept[t - 1] = P
         return P

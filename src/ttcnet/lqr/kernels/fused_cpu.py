@@ -1,9 +1,9 @@
-"""The recursion on the CPU: compiled by numba, problems spread over torch's threads and over SIMD.
+"""backend="fused" on the CPU: the stable recursion by numba, problems spread over torch's threads and over SIMD.
 
 Work that takes a core longer than a moment is done in pieces, on threads of its own, while the caller waits: so Ctrl-C
 is answered at once, and what was not begun is dropped.
 
-As in plan_forward.cu, the actions of a step are absorbed into P one by one. A step keeps its P and what each action
+As in fused_forward.cu, the actions of a step are absorbed into P one by one. A step keeps its P and what each action
 saw, v = P b before it was absorbed; the closed loop then decides the actions in reverse order, which costs no digits.
 Where actions are so cheap that P loses digits, float32 is solved again in float64, and float64 by the reference.
 """
@@ -25,13 +25,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import recursion
+from .. import reference
 from ..arithmetic import with_heads
 from ..problem import Family
-from ..recursion import limit_of, stretch_length
+from ..reference import limit_of, stretch_length
 
 PIECE = 200_000_000  # multiplications: between a twentieth and half of a second of a core
-BLOCK = 128  # problems that cpu_loops has side by side
+BLOCK = 128  # problems that fused_cpu_loops has side by side
 
 
 @cache
@@ -60,7 +60,7 @@ def _forward(family: Family, horizon: int, keep: bool, limit: float) -> tuple[Te
     hard = _hard(family, lost, limit)
     if hard.any():
         some = _some(family, hard)
-        way = recursion.forward if u.dtype == torch.float64 else partial(_forward, limit=limit)
+        way = reference.forward if u.dtype == torch.float64 else partial(_forward, limit=limit)
         u.flatten(0, 1)[hard] = way(some, horizon, False)[0].flatten(0, 1).to(u.dtype)
     return u, kept
 
@@ -80,14 +80,14 @@ def _backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, limi
     lost = _nothing_lost(family)
     arguments = (horizon, stretch_length(horizon), checkpoints.numpy(), _flat(g), *(_flat(x) for x in grads))
     _spread(_compiled("backward", g.dtype), family, (*arguments, lost.numpy()))
-    if family.r_inv.shape[-1] == 1:  # without cancellation: see plan_backward.cu
+    if family.r_inv.shape[-1] == 1:  # without cancellation: see fused_backward.cu
         total = (with_heads(family.Q) * grads[2] + family.Qf * grads[3]).sum((-2, -1))
         grads[4] = total.unsqueeze(-1) / family.r_inv
     hard = _hard(family, lost, limit) | ~grads[0].isfinite().all(-1).flatten()  # states beyond float32
     if hard.any():
         some, pull = _some(family, hard), g.flatten(0, 1)[hard].unsqueeze(1).double()
         if g.dtype == torch.float64:
-            found = recursion.backward(some, horizon, recursion.forward(some, horizon, True)[1], pull)
+            found = reference.backward(some, horizon, reference.forward(some, horizon, True)[1], pull)
         else:
             found = _backward(some, horizon, _forward(some, horizon, True, limit)[1], pull, limit)
         for grad, x in zip(grads, found, strict=True):
@@ -205,14 +205,14 @@ if hasattr(os, "register_at_fork"):
 
 @cache
 def _compiled(name: str, dtype: torch.dtype) -> Callable[..., None]:
-    """A function of cpu_loops, compiled for `dtype` or found on disk; says so if that takes long."""
-    from . import cpu_loops  # imports numba
+    """A function of fused_cpu_loops, compiled for `dtype` or found on disk; says so if that takes long."""
+    from . import fused_cpu_loops  # imports numba
 
     notice = "ttcnet: compiling the %s pass for the CPU in %s, once on this machine (about 10 s) ..."
     timer = threading.Timer(2.0, logging.getLogger("ttcnet").warning, (notice, name, dtype))
     timer.start()
     try:
-        run: Callable[..., None] = getattr(cpu_loops, name)
+        run: Callable[..., None] = getattr(fused_cpu_loops, name)
         vector, matrix = torch.zeros(1, 1, 1, dtype=dtype), torch.zeros(1, 1, 1, 1, dtype=dtype)
         family = [_flat(x) for x in (vector, matrix, matrix, matrix, *[vector] * 5)]
         if name == "forward":  # over no problem at all

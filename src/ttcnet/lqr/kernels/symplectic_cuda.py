@@ -1,7 +1,7 @@
-"""Launches the kernels of the symplectic iteration, as fused.py does those of the recursion: picks their shape, makes
-room, and hands out what they write.
+"""backend="symplectic" on a CUDA device: the paper's iteration as symplectic.cu, compiled at run time.
 
-`run` starts a kernel. On a GPU it is nvrtc.run; tests pass one that emulates a GPU on the CPU.
+Picks the shape of the kernels, makes room, and hands out what they write. `run` starts a kernel: nvrtc.run on a GPU;
+tests pass one that emulates a GPU on the CPU.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ import torch
 from torch import Tensor
 
 from ..problem import Family
+from . import nvrtc
 from .launch import Kind, Launch, Run, arguments, kind_of, launch, padded
 
 
-def forward(family: Family, horizon: int, keep: bool, run: Run) -> tuple[Tensor, Tensor]:
+def forward(family: Family, horizon: int, keep: bool, run: Run | None = None) -> tuple[Tensor, Tensor]:
     """The first actions, and what `backward` needs of the forward pass (nothing if not `keep`)."""
     u = torch.empty_like(family.r_inv)
     kept = u.new_empty(checkpoints(family, horizon) if keep else 0)
     if u.numel():
         target = kept if kept.numel() else None
-        run(_launch("symplectic_forward", family), u.device, [*arguments(family, horizon), u, target])
+        (run or nvrtc.run)(_launch("symplectic_forward", family), u.device, [*arguments(family, horizon), u, target])
     return u, kept
 
 
-def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: Run) -> list[Tensor]:
+def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: Run | None = None) -> list[Tensor]:
     """The gradients of all fields, those of B and Q for every head, given the gradient g of the first actions."""
     grads = [torch.empty_like(x) for x in family]
     for k, x in ((1, family.B), (2, family.Q)):
@@ -34,7 +35,7 @@ def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: 
             grads[k] = x.new_empty(x.shape[0], family.a.shape[1], *x.shape[1:])
     if g.numel():
         given = [*arguments(family, horizon), g, checkpoints, *grads]
-        run(_launch("symplectic_backward", family), g.device, given)
+        (run or nvrtc.run)(_launch("symplectic_backward", family), g.device, given)
     return grads
 
 

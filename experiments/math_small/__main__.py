@@ -143,10 +143,9 @@ def _check_same(folder: Path, asked: dict[str, Any]) -> None:
     from ttcnet.train.run import settings_of  # late, since it takes seconds
 
     fields = ("adapter", "horizon", "epochs", "lr", "inserted_lr")
-    made, asked = (
-        each | {"inserted_lr": each.get("inserted_lr") or each["lr"]} for each in (settings_of(folder), asked)
-    )
-    check_settings(folder, *({name: each[name] for name in fields} for each in (made, asked)))
+    both = [each | {"inserted_lr": each.get("inserted_lr") or each["lr"]} for each in (settings_of(folder), asked)]
+    then, now = ({name: each[name] for name in fields} for each in both)
+    check_settings(folder, then, now)
 
 
 def _grade(task: str, folder: Path) -> None:

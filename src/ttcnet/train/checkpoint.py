@@ -45,10 +45,9 @@ def restore_model(
     parameters = trained_parameters(model)
     saved = {name.removeprefix("model/") for name in tensors if name.startswith("model/")}
     if saved != set(parameters):
-        missing, extra = sorted(set(parameters) - saved), sorted(saved - set(parameters))
+        odd = f"missing {sorted(set(parameters) - saved)}, extra {sorted(saved - set(parameters))}"
         remedy = "Resume with the settings that the run was started with, or choose another folder."
-        value = f"missing {missing}, extra {extra}"
-        fail(source, "must hold the weights that are trained", value, remedy, code="weights")
+        fail(source, "must hold the weights that are trained", odd, remedy, code="weights")
     check_shapes(tensors, {name: tuple(parameter.shape) for name, parameter in parameters.items()}, source)
     on_device = optimizer.defaults.get("capturable") or optimizer.defaults.get("fused")
     for key, value in tensors.items():
@@ -57,7 +56,8 @@ def restore_model(
             parameter.copy_(_spread_like(parameter, value))
         elif key.startswith("optimizer/"):
             _, kind, name = key.split("/", 2)
-            parameter, memory = parameters[name], optimizer.state[parameters[name]]
+            parameter = parameters[name]
+            memory: dict[str, Any] = optimizer.state[parameter]
             if isinstance(memory.get(kind), Tensor):
                 there = memory[kind]
                 there.copy_(_spread_like(there, value))

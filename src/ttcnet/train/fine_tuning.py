@@ -105,8 +105,8 @@ class Answers:
         positions = None
         if self.config.packing:  # one sequence of all rows, which do not see each other, for their positions begin anew
             positions = torch.cat([torch.arange(len(row.input_ids)) for row in rows]).unsqueeze(0)
-            ids = [token for row in rows for token in row.input_ids]
-            rows = [Example(ids, [label for row in rows for label in (IGNORED, *row.labels[1:])])]
+            tokens = [token for row in rows for token in row.input_ids]
+            rows = [Example(tokens, [label for row in rows for label in (IGNORED, *row.labels[1:])])]
         ids, labels = padded(rows, 0, 1 if self.config.packing else 8)
         goals = labels[:, 1:].flatten()
         at = (goals != IGNORED).nonzero().squeeze(1)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -148,10 +149,11 @@ def test_free_memory_is_that_of_the_machine_or_the_container(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_work_in_pieces_is_the_same_to_the_bit(monkeypatch, threads):
+def test_work_in_pieces_is_the_same_to_the_bit(monkeypatch, request, threads):
     drawn = draw("trained", tokens=200, heads=3, n=3, m=2)
     family = ModulatedLQR(**{name: value.float().requires_grad_() for name, value in vars(drawn).items()})
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
+    torch.set_num_threads(threads)
 
     def everything():
         u = plan(family, 9, "fused")

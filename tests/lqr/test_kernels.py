@@ -14,15 +14,11 @@ from ttcnet.lqr import plan
 from ttcnet.lqr.kernels import fused_cuda
 from ttcnet.lqr.problem import Family
 from ttcnet.testing.errors import NAMES, cast, differentiate, relative_errors, weights
+from ttcnet.testing.memory import unwritten_is_nan
 from ttcnet.testing.regimes import draw
 
 needs_compiler = pytest.mark.skipif(emulator.COMPILER is None, reason="the emulator needs g++")
 PLACES = [pytest.param("cpu", marks=needs_compiler), pytest.param("cuda", marks=pytest.mark.gpu)]
-
-
-def poisoned(like, *shape):
-    sizes = shape[0] if isinstance(shape[0], tuple) else shape
-    return torch.full(sizes, float("nan"), dtype=like.dtype, device=like.device)
 
 
 def run_kernels(family, horizon, g, place, **shape):
@@ -35,8 +31,7 @@ def run_kernels(family, horizon, g, place, **shape):
     fused_cuda._shaped.cache_clear()
     with (
         patch.object(fused_cuda, "_lanes", (lambda *_: shape["lanes"]) if shape else fused_cuda._lanes),
-        patch.object(torch.Tensor, "new_empty", poisoned),
-        patch.object(torch, "empty_like", lambda like: torch.full_like(like, float("nan"))),
+        unwritten_is_nan(),
     ):
         u, kept = fused_cuda.forward(ready, horizon, True, run)
         grads = fused_cuda.backward(ready, horizon, kept, g.to(u), run)

@@ -19,15 +19,11 @@ from ttcnet.lqr.kernels import fused_cuda, nvrtc, symplectic_cuda
 from ttcnet.lqr.plan import _has_symplectic_kernels
 from ttcnet.lqr.problem import Family
 from ttcnet.testing.errors import NAMES, cast, differentiate, relative_errors, weights
+from ttcnet.testing.memory import unwritten_is_nan
 from ttcnet.testing.regimes import draw
 
 needs_compiler = pytest.mark.skipif(emulator.COMPILER is None, reason="the emulator needs g++")
 PLACES = [pytest.param("cpu", marks=needs_compiler), pytest.param("cuda", marks=pytest.mark.gpu)]
-
-
-def poisoned(like, *shape):
-    sizes = shape[0] if isinstance(shape[0], tuple) else shape
-    return torch.full(sizes, float("nan"), dtype=like.dtype, device=like.device)
 
 
 def run_kernels(family, horizon, g, place, lanes=None):
@@ -40,8 +36,7 @@ def run_kernels(family, horizon, g, place, lanes=None):
     symplectic_cuda._shaped.cache_clear()
     with (
         patch.object(symplectic_cuda, "_lanes", (lambda *_: lanes) if lanes else symplectic_cuda._lanes),
-        patch.object(torch.Tensor, "new_empty", poisoned),
-        patch.object(torch, "empty_like", lambda like: torch.full_like(like, float("nan"))),
+        unwritten_is_nan(),
     ):
         u, kept = symplectic_cuda.forward(ready, horizon, True, run)
         without, nothing = symplectic_cuda.forward(ready, horizon, False, run)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
+from torch.onnx import is_in_onnx_export
 
 from ..bounds import check_reach
 from ..errors import fail
@@ -73,7 +74,7 @@ def transformed() -> bool:
 
 
 def _exported(tensors: list[Tensor], horizon: int, backend: str) -> Tensor:
-    if torch.onnx.is_in_onnx_export():
+    if is_in_onnx_export():
         from .traceable import first_actions
 
         return first_actions(_family(tensors), horizon).to(tensors[0].dtype)

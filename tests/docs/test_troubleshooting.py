@@ -8,7 +8,7 @@ import pytest
 
 from ttcnet.errors import CODES
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 CELLS = re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE)
 ENTRIES = [entry for cell in CELLS for entry in cell.split(" <br> ")]

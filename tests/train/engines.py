@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import torch
 
+from tests.train.conftest import ADAPTER
 from tests.train.tiny import model, sums, tokenizer
 
 STEPS, SAVE_EVERY = 7, 3
@@ -18,6 +19,7 @@ class Engine:
 
     keep = 1
     changed: ClassVar = dict(seed=1)
+    without_dropout: ClassVar = {}  # so that several processes compute what one does
 
     def go(self, out: Path, **changes) -> dict[str, torch.Tensor]:
         """To the end; what was learned, and what else came out of it."""
@@ -33,17 +35,19 @@ class Engine:
 
 class Sudoku(Engine):
     results = ("model",)
+    without_dropout: ClassVar = dict(dropout=0.0)
 
     def __init__(self, **changes):
         self.changes = changes
 
     def go(self, out, **changes):
+        from ttcnet.processes import join_job
         from ttcnet.tasks.sudoku.settings import TrainConfig
         from ttcnet.train.sudoku import train
 
         sizes = dict(steps=STEPS, batch=4, layers=2, width=32, heads=2, dropout=0.1, augmentation="relabel+reveal")
         config = replace(TrainConfig(**sizes), **self.changes | changes)
-        net = train(config, boards(), out, every=2, save_every=SAVE_EVERY)
+        net = train(config, boards(), out, join_job("cpu"), every=2, save_every=SAVE_EVERY)
         return {name: parameter.detach() for name, parameter in net.named_parameters()}
 
 
@@ -56,13 +60,13 @@ def boards():
 
 class FineTuning(Engine):
     keep = 2
+    without_dropout: ClassVar = dict(adapter=ADAPTER, device_batch=2)
 
     def __init__(self, **changes):
         self.changes = changes
         self.results = ("model",) if changes.get("train", "all") == "all" else ("adapter",)
 
     def go(self, out, **changes):
-        from tests.train.conftest import ADAPTER
         from ttcnet.train.settings import settings
         from ttcnet.train.sft import fine_tune
 
@@ -87,7 +91,6 @@ class SmallTable(FineTuning):
 
     def go(self, out, **changes):
         from experiments.math_small.training import fast, learner
-        from tests.train.conftest import ADAPTER
         from ttcnet import adapter
         from ttcnet.reading import rows
         from ttcnet.train.examples import prepare

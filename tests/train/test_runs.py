@@ -4,8 +4,10 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+from multiprocessing import get_context
 
 import pytest
 import torch
@@ -216,3 +218,43 @@ def test_one_command_at_a_time(engine, tmp_path):
         holder.kill()
     with owned(tmp_path / "run"):
         pass
+
+
+def one_of_two(name, out, dies, rank, port):
+    """A process of a job, which leaves what it learned beside the folder; or is killed in its sixth step."""
+    os.environ |= dict(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="localhost", MASTER_PORT=port)
+    engine = ENGINES[name]
+    if dies:
+        before_step(engine, pytest.MonkeyPatch(), 5, lambda: os._exit(9))
+    learned = engine.go(out, **engine.without_dropout)
+    tensor_file.save(out.parent / f"learned-{rank}.safetensors", learned, {})
+
+
+def two_processes(name, out, dies=False):
+    with socket.create_server(("localhost", 0)) as free:
+        port = str(free.getsockname()[1])
+    spawn = get_context("spawn")
+    both = [spawn.Process(target=one_of_two, args=(name, out, dies, rank, port)) for rank in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join(200)
+        assert process.exitcode == (9 if dies else 0)
+    return None if dies else tensor_file.load(out.parent / "learned-1.safetensors")[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sudoku", "fine-tuning", "fine-tuning of inserted layers"])
+def test_another_number_of_processes(name, tmp_path):
+    """What two processes began, two resume to the bit, and one resumes too; and two end where one does."""
+    engine, first = ENGINES[name], tmp_path / "killed"
+    engine.go(tmp_path / "one", **engine.without_dropout | {"steps": 1})  # which writes the data for all
+    one = engine.go(tmp_path / "alone", **engine.without_dropout)
+    whole = two_processes(name, tmp_path / "whole")
+    two_processes(name, first, dies=True)
+    assert checkpoints(first) == [3]
+    shutil.copytree(first, tmp_path / "again")
+    assert_equal(whole, two_processes(name, tmp_path / "again"))
+    resumed = engine.go(first, **engine.without_dropout)
+    for found in (whole, resumed):
+        assert max((found[key] - value).abs().max().item() for key, value in one.items()) < 1e-5

@@ -87,7 +87,7 @@ def train(
             else:
                 for done in [pool.submit(_advance, each, until, heard) for each in jobs]:
                     done.result()
-            told, late = any_of_all(bool(heard)), any_of_all(time.monotonic() > deadline)
+            told, late = any_of_all(bool(heard), time.monotonic() > deadline)
             stopping = (told or late) and any(each.step < each.steps for each in jobs)
             texts = []
             for place, (run, each) in enumerate(pairs):

@@ -50,7 +50,7 @@ def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None, *, t
     length = "epochs" if config.steps is None else "steps"
     options: dict[str, Any] = dict(results=[RESULTS[config.train]], may_grow=[length], keep=config.keep)
     with loop.on_sigterm(loop.stop_at_once):
-        device = join_job(usable("auto"))
+        device = join_job("cpu" if os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true" else usable("auto"))
         with Run(Path(config.out), _settings(config), **options) as run:
             return _fine_tune(config, run, device, model, tokenizer, trust_remote_code)
 

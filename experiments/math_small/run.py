@@ -16,10 +16,10 @@ import typer
 from torch import nn
 
 from ttcnet import adapter
-from ttcnet.attention import avoid_cudnn
 from ttcnet.errors import fail
 from ttcnet.evaluate.analysis.likelihood import answer_tokens, likelihoods
 from ttcnet.models.loading import causal_lm, tokenizer_of
+from ttcnet.torch_settings import avoid_cudnn
 from ttcnet.train.loop import train
 from ttcnet.train.run import Run as TrainingRun
 from ttcnet.train.settings import FineTuning

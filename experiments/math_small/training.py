@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from ttcnet.torch_settings import compiling_up_to
 from ttcnet.train.examples import Example
 from ttcnet.train.fine_tuning import Answers
 from ttcnet.train.learner import Learner
@@ -57,11 +57,11 @@ def fast(model: Any, compiled: bool = False) -> Iterator[None]:
     before = model.config._attn_implementation
     layers = [layer for layer in model.base_model.layers if compiled and not hasattr(layer, "inserted")]
     model.config._attn_implementation = CAUSAL
-    torch._dynamo.config.recompile_limit = 64  # kinds of models and of batches, all runs together
     for layer in layers:
         layer.compile(dynamic=True)
     try:
-        yield
+        with compiling_up_to(64) if layers else nullcontext():  # kinds of models and of batches, all runs together
+            yield
     finally:
         model.config._attn_implementation = before
         for layer in layers:

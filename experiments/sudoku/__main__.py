@@ -113,12 +113,10 @@ def _make(
     configs: dict[str, TrainConfig], boards: Boards, judges: Boards, out: Path, device: str, minutes: float | None
 ) -> None:
     """Train and judge those that are not done, side by side."""
-    import torch
-
+    from ttcnet.torch_settings import compiling_up_to
     from ttcnet.train.loop import train
     from ttcnet.train.sudoku import learner, run_of
 
-    torch._dynamo.config.recompile_limit = 64  # kinds of blocks, all architectures together
     options: dict[str, Any] = dict(results=[METRICS], defaults=OLDER, free=["boards"], program=PROGRAM)
     made = {name: run_of(config, boards, out / name, **options) for name, config in configs.items()}
     for name, run in made.items():
@@ -127,6 +125,8 @@ def _make(
             typer.echo(f"{name} is done: {out / name / METRICS}")
     missing = {name: run for name, run in made.items() if not run.is_done}
     with ExitStack() as opened:
+        if device != "cpu":
+            opened.enter_context(compiling_up_to(64))  # kinds of blocks, all architectures together
         pairs = [(opened.enter_context(run), learner(configs[name], boards, device)) for name, run in missing.items()]
         if pairs and not train(*pairs, every=EVERY, save_every=SAVE_EVERY, minutes=minutes):
             typer.echo("Stopped for the time being. The same command resumes.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 
 from ttcnet import adapter
 from ttcnet.adapter import TTCAdapterConfig
-from ttcnet.attention import avoid_cudnn
 from ttcnet.console import tell
 from ttcnet.errors import fail
 from ttcnet.insertable import CONTEXTS, plans
@@ -23,6 +22,7 @@ from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.nn.horizon import parse
 from ttcnet.options import usable
 from ttcnet.processes import count, is_first_process, join_job
+from ttcnet.torch_settings import avoid_cudnn, compiling_up_to
 
 from . import loop
 from .example_store import examples_of
@@ -70,7 +70,7 @@ def _fine_tune(config: FineTuning, run: Run, device: str, model: Any, tokenizer:
     model = _insert(model, config)
     trained = learner(model, examples.kept, config, device)
     own = adapter.horizon(model, model.config.horizon) if plans(model) else nullcontext()  # not that of the last step
-    with own, _tracked(config, run) as report:
+    with own, _compiling(config), _tracked(config, run) as report:
         loop.train((run, trained), every=config.log_every, save_every=config.save_every, report=report)
     save_result(trained.model, tokenizer, config, run)
     if examples.too_long:
@@ -146,7 +146,8 @@ def _insert(model: Any, config: FineTuning) -> Any:
             fail("insert", "must be none for a model that has its layers already", there, remedy)
         adapter.insert(model, TTCAdapterConfig.from_dict(config.adapter))
     if config.compiled:
-        _compile(model, parse(config.horizon).max)
+        for part in getattr(model.base_model, "layers", [model]):  # those of one kind share what is compiled
+            part.compile()
     if config.train == "lora":
         from peft import LoraConfig, get_peft_model
 
@@ -157,13 +158,9 @@ def _insert(model: Any, config: FineTuning) -> Any:
     return model
 
 
-def _compile(model: Any, horizons: int) -> None:
-    """Layer by layer: those of one kind share what is compiled. Those that plan are compiled anew for every horizon,
-    which torch would give up after 8 of them."""
-    limits: Any = torch._dynamo.config
-    limits.recompile_limit = max(limits.recompile_limit, horizons + 16)
-    for part in getattr(model.base_model, "layers", [model]):
-        part.compile()
+def _compiling(config: FineTuning) -> AbstractContextManager[None]:
+    """Layers that plan are compiled anew for every horizon, which torch would give up after 8 of them."""
+    return compiling_up_to(parse(config.horizon).max + 16) if config.compiled else nullcontext()
 
 
 def save_result(model: Any, tokenizer: Any, config: FineTuning, run: Run) -> None:

@@ -38,7 +38,7 @@ format: $(VENV)/test.installed ## mend what ruff can mend
 
 docs: $(VENV)/test.installed ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
-	@echo "Open site/index.html."
+	@echo "Read it with: python3 -m http.server --directory site. Without a server, open site/index.html; search needs one."
 
 notebooks: $(VENV)/test.installed ## run the notebooks and keep what they show
 	$(PIP) --editable '.[notebooks]'

@@ -1,6 +1,6 @@
 """An exact solver: all solutions of a puzzle, or as many as are asked for. And how hard one is.
 
-The search itself is in loops.py, the guesses are counted in hard.py.
+The search itself is in solver_loops.py, the guesses are counted in hard.py.
 """
 
 from __future__ import annotations

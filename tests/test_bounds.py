@@ -159,8 +159,8 @@ def test_work_in_pieces_is_the_same_to_the_bit(monkeypatch, threads):
 
     whole = everything()
     begun = []
-    in_pieces = cpu._in_pieces
-    monkeypatch.setattr(cpu, "_in_pieces", lambda *given: (begun.append(given[1]), in_pieces(*given)))
+    in_pieces = cpu.in_pieces
+    monkeypatch.setattr(cpu, "in_pieces", lambda *given: (begun.append(given[1]), in_pieces(*given)))
     monkeypatch.setattr(cpu, "PIECE", 9 * 118 * 128)
     for one, other in zip(whole, everything(), strict=True):
         assert torch.equal(one, other)
@@ -172,7 +172,7 @@ def test_what_goes_wrong_in_a_piece_is_told():
         raise ZeroDivisionError(first)
 
     with pytest.raises(ZeroDivisionError):
-        cpu._in_pieces(compute, [(0, 1), (1, 2)], 2)
+        cpu.in_pieces(compute, [(0, 1), (1, 2)], 2)
 
 
 WAIT = """

@@ -6,7 +6,7 @@ import warnings
 
 import torch
 
-from . import checks, feedback, kkt, riccati, symplectic
+from . import checks, feedback, fused, kkt, riccati, symplectic
 from .adjoint import Method, Terms, solve_implicitly, with_q0
 from .arithmetic import full_precision
 from .problem import LQR
@@ -60,8 +60,12 @@ def solve(
         checks.fail("gains", 'must be False for method="symplectic"', gains, remedy, "conflict")
     if check:
         problem.check()
-    implicit = method != "riccati" if implicit is None else implicit
-    solution, quick = _by_torch(problem, method, gains, implicit)
+    if method == "riccati" and implicit is not False and fused.obstacle(problem) is None:
+        found, asked = fused.solve(problem, gains), problem.h0.dtype
+        solution, quick = Solution(*(x.to(asked) for x in (*found[:4], *found.feedback))), False
+    else:
+        implicit = method != "riccati" if implicit is None else implicit
+        solution, quick = _by_torch(problem, method, gains, implicit)
     if check:
         _check_solution(problem, solution, method, quick)
     return solution

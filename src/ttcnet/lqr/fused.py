@@ -33,6 +33,7 @@ class Found(NamedTuple):
     costate: Tensor
     cost: Tensor
     feedback: tuple[Tensor, ...] = ()
+    compiled: bool = True  # whether no problem had to be solved again in PyTorch
 
 
 def obstacle(problem: LQR) -> str | None:
@@ -58,13 +59,12 @@ def solve(problem: LQR, gains: bool) -> Found:
         found = Found(*_TransformedFused.apply(problem.horizon, *fields))
         return found if not gains else found._replace(feedback=_feedback(problem, dtype))
     if not torch.is_grad_enabled() or not any(x is not None and x.requires_grad for x in fields):
-        found, _ = _solve(fields, problem.horizon, gains, False)
-        return found
-    *parts, K, k, P, p = _Fused.apply(problem.horizon, gains, *fields)
-    if not gains:
-        return Found(*parts)
-    terms = _standard(problem, dtype)
-    return Found(*parts, feedback.differentiable(terms, (K, k, P, p)))
+        return _solve(fields, problem.horizon, gains, False)[0]
+    notes: list[bool] = []
+    u, h, costate, cost, *values = _Fused.apply(problem.horizon, gains, notes, *fields)
+    K, k, P, p = values
+    more = feedback.differentiable(_standard(problem, dtype), (K, k, P, p)) if gains else ()
+    return Found(u, h, costate, cost, more, all(notes))
 
 
 def _standard(problem: LQR, dtype: torch.dtype) -> Terms:
@@ -86,52 +86,94 @@ def _batch(fields: Fields) -> torch.Size:
     return torch.broadcast_shapes(*(x.shape[:lead] for x in fields if x is not None))
 
 
+class Group(NamedTuple):
+    """Problems that are solved alike: which (None for all), in which dtype (None for riccati.py), what is kept."""
+
+    index: Any
+    work: Any
+    kept: Any = None
+
+
+# Up to which d the compiled passes are good enough, by the dtypes of the problem and of the work. Refined as they are,
+# they lose digits only where several actions have the same effect, about one for a factor of 100.
+WAYS = {torch.float32: ((np.float32, 1e3), (np.float64, 1e9)), torch.float64: ((np.float64, 1e4),)}
+
+
 @torch.no_grad()
-def _solve(fields: Fields, horizon: int, gains: bool, keep: bool) -> tuple[Found, Any]:
-    """The solution, and what the backward pass needs: the arrays, what was kept, and which problems were hard."""
+def _solve(fields: Fields, horizon: int, gains: bool, keep: bool) -> tuple[Found, tuple[dense.Given, list[Group]]]:
+    """The solution, and what the backward pass needs."""
     batch, asked = _batch(fields), fields[4].dtype  # type: ignore[union-attr]
     given = dense.read({name: x for name, x in zip(FIELDS, fields, strict=True) if x is not None}, batch, horizon)
-    out, kept, lost = dense.forward(given, np.float64, keep, gains)
-    parts = {name: torch.from_numpy(x) for name, x in out.items() if gains or name in Found._fields}
-    hard = torch.from_numpy(~(lost <= largest_pivot(asked, torch.float64)))  # NaN, too
-    if hard.any():
-        _again(fields, batch, horizon, hard, parts, gains)
-    shaped = [x.reshape(batch + x.shape[1:]) for x in parts.values()]
-    return Found(*shaped[:4], tuple(shaped[4:]) if gains else ()), (given, kept, hard)
+    parts: dict[str, Any] = {}
+    groups: list[Group] = []
+    index = None
+    for work, limit in WAYS[asked]:
+        out, kept, lost = dense.forward(given.of(index), work, keep and index is None, gains)
+        hard = np.flatnonzero(~(lost <= limit))  # NaN, too
+        if index is None:
+            parts = {name: x for name, x in out.items() if gains or name in Found._fields}
+        else:
+            for name, x in parts.items():
+                x[index] = out[name]
+        if not len(hard):
+            groups.append(Group(index, work, kept))
+            index = hard
+            break
+        easy = np.flatnonzero(lost <= limit)
+        groups.append(Group(easy if index is None else index[easy], work))
+        index = hard if index is None else index[hard]
+    found = {name: torch.from_numpy(x) for name, x in parts.items()}
+    if len(index):  # type: ignore[arg-type]
+        groups.append(Group(index, None))
+        _again(fields, batch, horizon, torch.from_numpy(index), found, gains)
+    shaped = [x.reshape(batch + x.shape[1:]) for x in found.values()]
+    u, h, costate, cost, *more = shaped
+    return Found(u, h, costate, cost, tuple(more), groups[-1].work is not None), (given, groups)
 
 
-def _some(fields: Fields, batch: torch.Size, hard: Tensor) -> list[Tensor | None]:
-    """The fields of some problems alone, in float64, one leading dimension."""
+def _some(fields: Fields, batch: torch.Size, index: Tensor) -> list[Tensor | None]:
+    """The fields of some problems alone, in float64, with one leading dimension."""
     lead = len(batch)
-    return [None if x is None else x.expand(*batch, *x.shape[lead:]).flatten(0, lead - 1)[hard].double() if lead
-            else x.double().unsqueeze(0) for x in fields]  # fmt: skip
+
+    def pick(x: Tensor) -> Tensor:
+        return x.expand(batch + x.shape[lead:]).reshape(-1, *x.shape[lead:])[index].double()
+
+    return [None if x is None else pick(x) for x in fields]
 
 
 def _again(
-    fields: Fields, batch: torch.Size, horizon: int, hard: Tensor, parts: dict[str, Tensor], gains: bool
+    fields: Fields, batch: torch.Size, horizon: int, index: Tensor, found: dict[str, Tensor], gains: bool
 ) -> None:
-    """Puts the solution of the hard problems into `parts`."""
-    problem = LQR(**dict(zip(FIELDS, _some(fields, batch, hard), strict=True)), horizon=horizon)  # type: ignore[arg-type]
+    """Puts the solution by riccati.py of the problems `index` into `found`."""
+    problem = LQR(**dict(zip(FIELDS, _some(fields, batch, index), strict=True)), horizon=horizon)  # type: ignore[arg-type]
     terms = _standard(problem, torch.float64)
-    limit = largest_pivot(parts["u"].dtype, torch.float64)
+    limit = largest_pivot(found["u"].dtype, torch.float64)
     factors = riccati.factorise(terms.A, terms.B, terms.Q, terms.R, terms.N, limit)
     right = (terms.h0, terms.r, with_q0(terms.q), terms.c)
     u, h, costate = riccati.substitute(factors, *right)
-    found = {"u": u, "h": h, "costate": costate, "cost": problem.objective(u, h)}
+    parts = {"u": u, "h": h, "costate": costate, "cost": problem.objective(u, h)}
     if gains:
-        found |= dict(zip(("K", "k", "P", "p"), riccati.feedback(factors, *right), strict=True))
-    for name, x in found.items():
-        parts[name][hard] = x.to(parts[name].dtype)
+        parts |= dict(zip(("K", "k", "P", "p"), riccati.feedback(factors, *right), strict=True))
+    for name, x in parts.items():
+        found[name][index] = x.to(found[name].dtype)
+
+
+def _by_riccati(horizon: int, fields: Fields) -> tuple[Tensor, Tensor, Tensor]:
+    problem = LQR(**dict(zip(FIELDS, fields, strict=True)), horizon=horizon)  # type: ignore[arg-type]
+    A, B, Q, R, h0, r, q, c, N = _standard(problem, torch.float64)
+    factors = riccati.factorise(A, B, Q, R, N, largest_pivot(torch.float64, torch.float64))
+    return riccati.substitute(factors, h0, r, with_q0(q), c)
 
 
 class _Fused(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, horizon: int, gains: bool, *fields: Any) -> Any:
-        found, (given, kept, hard) = _solve(fields, horizon, gains, True)
+    def forward(ctx: Any, horizon: int, gains: bool, notes: list[bool], *fields: Any) -> Any:
+        found, ctx.made = _solve(fields, horizon, gains, True)
+        notes.append(found.compiled)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*found[:3], *fields)
-        ctx.horizon, ctx.given, ctx.kept, ctx.hard = horizon, given, kept, hard
-        more = found.feedback or (found.u.new_empty(0),) * 4
+        ctx.horizon = horizon
+        more = found.feedback or tuple(found.u.new_empty(0) for _ in range(4))
         ctx.mark_non_differentiable(*more)  # feedback.py has their gradients
         return *found[:4], *more
 
@@ -139,30 +181,59 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         u, h, costate, *fields = ctx.saved_tensors
         if all(g is None for g in grads[:4]):
-            return (None,) * (2 + len(fields))
-        wanted = [name for name, want in zip(FIELDS, ctx.needs_input_grad[2:], strict=True) if want]
-        if torch.is_grad_enabled() or bool(ctx.hard.any()):
+            return (None,) * (3 + len(fields))
+        wanted = tuple(name for name, want in zip(FIELDS, ctx.needs_input_grad[3:], strict=True) if want)
+        if torch.is_grad_enabled():
             found = _in_torch(ctx.horizon, fields, (u, h, costate), grads[:4], _by_fused)
-            return None, None, *(x if name in wanted else None for name, x in zip(FIELDS, found, strict=True))
-        point = tuple(x.reshape(-1, *x.shape[-2:]).numpy() for x in (u, h, costate))
-        flat = [None if g is None else g.to(u.dtype).contiguous() for g in grads[:4]]
-        arrays = [None if g is None else (g.reshape(-1, *g.shape[-2:]) if k < 3 else g.reshape(-1)).numpy()
-                  for k, g in enumerate(flat)]  # fmt: skip
-        found = dense.backward(ctx.given, np.float64, ctx.kept, point, tuple(arrays), tuple(wanted))  # type: ignore
-        batch = _batch(tuple(fields))
-        result = []
-        for name, x in zip(FIELDS, fields, strict=True):
-            if name not in wanted:
-                result.append(None)
-                continue
-            result.append(_shaped(torch.from_numpy(found[name]), x, batch))
-        return None, None, *result
+            return None, None, None, *(x if name in wanted else None for name, x in zip(FIELDS, found, strict=True))
+        totals = _gradients(ctx.horizon, ctx.made, tuple(fields), (u, h, costate), grads[:4], wanted)
+        return None, None, None, *(totals.get(name) for name in FIELDS)
 
 
-def _shaped(grad: Tensor, x: Tensor, batch: torch.Size) -> Tensor:
-    """A gradient of the kernels, (problems or 1, steps, i, j), as one of the field x."""
-    lead, shared = len(batch), grad.shape[0] == 1 and batch.numel() > 1
-    return grad.reshape((*([1] * lead if shared else batch), *x.shape[lead:])).sum_to_size(x.shape).to(x.dtype)
+def _gradients(
+    horizon: int, made: tuple[dense.Given, list[Group]], fields: Fields, point: Any, grads: Any, wanted: tuple[str, ...]
+) -> dict[str, Tensor]:
+    """By the compiled pass, group by group."""
+    (given, groups), batch = made, _batch(fields)
+
+    def flat(x: Tensor | None, last: int) -> Any:
+        return None if x is None else x.to(point[0].dtype).reshape(-1, *x.shape[x.ndim - last :]).contiguous().numpy()
+
+    points = tuple(flat(x, 2) for x in point)
+    slopes = tuple(flat(g, 2 if k < 3 else 0) for k, g in enumerate(grads))
+    totals: dict[str, Any] = {}
+    for index, work, kept in groups:
+        some = [None if x is None else x if index is None else x[index] for x in (*points, *slopes)]
+        if work is None:
+            where = torch.from_numpy(index)
+            tensors = [None if x is None else torch.from_numpy(x).double() for x in some]
+            found = _in_torch(horizon, _some(fields, batch, where), tensors[:3], tensors[3:], _by_riccati)
+            parts = {name: x.numpy() for name, x in zip(FIELDS, found, strict=True) if x is not None}
+        else:
+            kept = np.empty((0, 1, 1, 1), work) if kept is None else kept
+            parts = dense.backward(given.of(index), work, kept, some[:3], some[3:], wanted)
+        for name in wanted:
+            _put(totals, name, parts[name], index, given)
+    lead, result = len(batch), {}
+    for name, x in zip(FIELDS, fields, strict=True):
+        if name in wanted and x is not None:
+            front = [1] * lead if given.forms[name][0] else list(batch)
+            grad = torch.from_numpy(totals[name]).reshape((*front, *x.shape[lead:]))
+            result[name] = grad.sum_to_size(x.shape).to(x.dtype)
+    return result
+
+
+def _put(totals: dict[str, Any], name: str, part: Any, index: Any, given: dense.Given) -> None:
+    """A group's gradient of a field into that of all problems."""
+    if given.forms[name][0]:
+        part = part.sum(0, keepdims=True)
+        totals[name] = totals[name] + part.reshape(totals[name].shape) if name in totals else part
+    elif index is None:
+        totals[name] = part
+    else:
+        if name not in totals:
+            totals[name] = np.empty((given.problems, *part.shape[1:]), given.arrays["B"].dtype)
+        totals[name][index] = part.reshape(len(index), *totals[name].shape[1:])
 
 
 Solver = Callable[[int, Fields], tuple[Tensor, Tensor, Tensor]]
@@ -170,7 +241,7 @@ Solver = Callable[[int, Fields], tuple[Tensor, Tensor, Tensor]]
 
 def _by_fused(horizon: int, fields: Fields) -> tuple[Tensor, Tensor, Tensor]:
     if any(x is not None and x.requires_grad for x in fields) and torch.is_grad_enabled():
-        return _Fused.apply(horizon, False, *fields)[:3]
+        return _Fused.apply(horizon, False, [], *fields)[:3]
     return _solve(fields, horizon, False, False)[0][:3]
 
 
@@ -180,7 +251,6 @@ def _by_transformed(horizon: int, fields: Fields) -> tuple[Tensor, Tensor, Tenso
 
 def _in_torch(horizon: int, fields: Any, point: Any, grads: Any, again: Solver) -> list[Tensor | None]:
     """The gradients of all fields, in operations that can be differentiated again."""
-    u, h, costate = point
     du, dh, dcostate, dcost = grads
     zero = [torch.zeros_like(x) if g is None else g for x, g in zip(point, (du, dh, dcostate), strict=True)]
     A, B, Q, R, _, _, _, _, N, Qf = fields
@@ -198,7 +268,7 @@ def _in_torch(horizon: int, fields: Any, point: Any, grads: Any, again: Solver) 
     if Qf is not None:
         grads_Q, end = total.Q[..., :-1, :, :], total.Q[..., -1, :, :]
     every = (*total._replace(Q=grads_Q), end)
-    return [None if x is None else y.sum_to_size(x.shape) for x, y in zip(fields, every, strict=True)]  # type: ignore
+    return [None if x is None else y.sum_to_size(x.shape) for x, y in zip(fields, every, strict=True)]
 
 
 class _TransformedFused(torch.autograd.Function):

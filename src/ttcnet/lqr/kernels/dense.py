@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,8 +28,8 @@ KEPT = 1 << 30  # bytes that the forward pass may keep for the backward pass, wh
 
 
 class Given(NamedTuple):
-    """Fields as arrays, (count, steps, ...), and for every problem which of the `count` is its own. What was expanded is
-    read once."""
+    """Fields as arrays, (count, steps, ...), and for every problem which of the `count` is its own. What was expanded
+    is read once."""
 
     arrays: dict[str, Any]
     forms: dict[str, tuple[bool, int]]  # whether all problems share a field, and its steps, before it was narrowed
@@ -37,6 +38,10 @@ class Given(NamedTuple):
     horizon: int
     n: int
     m: int
+
+    def of(self, index: Any) -> Given:
+        """Some of the problems alone; None for all."""
+        return self if index is None else self._replace(which=self.which[:, index].copy(), problems=len(index))
 
 
 def read(fields: dict[str, Tensor], batch: torch.Size, horizon: int) -> Given:
@@ -68,7 +73,7 @@ def _width(given: Given, itemsize: int) -> int:
     width = 128
     while width > 16 and (width > room or width > given.problems):
         width //= 2
-    return min(width, given.problems)
+    return max(1, min(width, given.problems))
 
 
 def _work(given: Given, dtype: Any) -> tuple[int, tuple[int, ...]]:
@@ -81,7 +86,7 @@ def _work(given: Given, dtype: Any) -> tuple[int, tuple[int, ...]]:
 def _spread(given: Given, width: int, compute: Callable[[int, int, int], None]) -> None:
     """compute(first, last, piece) over all problems, in the pieces of `pieces`."""
     edges = pieces(given, width)
-    shares = [(first, last) for first, last in zip(edges, edges[1:], strict=False)]
+    shares = list(pairwise(edges))
     if len(shares) == 1:
         compute(*shares[0], 0)
         return
@@ -120,11 +125,11 @@ def forward(given: Given, work: Any, keep: bool, gains: bool) -> tuple[dict[str,
 
 
 def backward(
-    given: Given, work: Any, kept: Any, solution: tuple[Any, Any, Any], grads: tuple[Any, ...], wanted: tuple[str, ...]
+    given: Given, work: Any, kept: Any, solution: Sequence[Any], grads: Sequence[Any], wanted: tuple[str, ...]
 ) -> dict[str, Any]:
-    """The gradients of the `wanted` fields: for every problem, or summed where all problems share the field. `grads` are
-    those of u, h, costate and cost; None stands for zero."""
-    N, T, n, m = given.problems, given.horizon, given.n, given.m
+    """The gradients of the `wanted` fields: for every problem, or summed where all problems share the field. `grads`
+    are those of u, h, costate and cost; None stands for zero."""
+    N, T = given.problems, given.horizon
     dtype = given.arrays["B"].dtype
     width, _ = _work(given, work)
     parts = len(pieces(given, width)) - 1

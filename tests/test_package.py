@@ -2,26 +2,28 @@
 
 import ast
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
+import tomllib
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import ttcnet
+from tests.conftest import LONG, TESTS
 from ttcnet.cli import app
 from ttcnet.extras import require
 
 SOURCE = Path(ttcnet.__file__).parent
 ROOT = SOURCE.parents[1]
+LOCK = ROOT / "uv.lock"
 # imports may point to the same row or to an earlier one
 ROWS = [
     {
-        "attention",
+        "torch_settings",
         "bars",
         "bounds",
         "compiling",
@@ -43,9 +45,11 @@ ROWS = [
     {"environment"},
     {"nn"},
     {"models", "adapter"},
-    {"bench", "train", "evaluate", "tasks", "data"},
+    {"tasks"},
+    {"bench", "train", "evaluate", "data"},
     {"cli"},
 ]
+MOVING = {"tasks/sudoku/trainer.py", "tasks/sudoku/training.py"}  # to train, which they import
 RANK = {part: rank for rank, row in enumerate(ROWS) for part in row}
 LQR_MAY_IMPORT = {"torch"}
 
@@ -80,8 +84,33 @@ def test_imports_point_one_way(path):
     assert own in RANK, f"{own} has no place in the order of imports; add it to ROWS"
     for name in imported(path):
         parts = name.split(".")
-        if parts[0] == "ttcnet" and len(parts) > 1 and parts[1] in RANK:
+        if parts[0] == "ttcnet" and len(parts) > 1 and parts[1] in RANK and str(path.relative_to(SOURCE)) not in MOVING:
             assert RANK[parts[1]] <= RANK[own], f"{path.relative_to(SOURCE)} must not import {name}"
+
+
+def test_evaluation_knows_the_protocol_and_no_task():
+    """But for what is about one task by its name."""
+    known = {"ttcnet.tasks", "ttcnet.tasks.task", "ttcnet.tasks.statistics"}
+    one_task = {"analysis/probes.py", "lm_eval/tasks/amc.py"}
+    for path in (SOURCE / "evaluate").rglob("*.py"):
+        if str(path.relative_to(SOURCE / "evaluate")) not in one_task:
+            names = {name for name in imported(path) if name.startswith("ttcnet.tasks")}
+            assert names <= known, f"{path.relative_to(SOURCE)} must not import {names - known}"
+
+
+def test_packages_do_not_import_each_other_in_a_circle():
+    """Of one row too: train, evaluate and data may use each other, but not in both directions."""
+    found = {}
+    for path in modules():
+        own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+        if str(path.relative_to(SOURCE)) not in MOVING:
+            names = (name.split(".") for name in imported(path))
+            found.setdefault(own, set()).update(
+                parts[1] for parts in names if parts[0] == "ttcnet" and len(parts) > 1 and parts[1] in RANK
+            )
+    order = {own: others - {own} for own, others in found.items()}
+    assert set(TopologicalSorter(order).static_order()) >= set(order)  # raises CycleError if there is one
+    assert "tasks" in order["evaluate"]  # the imports were found
 
 
 @pytest.mark.parametrize("path", sorted((SOURCE / "lqr").glob("*.py")), ids=lambda path: path.name)
@@ -92,7 +121,16 @@ def test_the_mathematics_needs_torch_alone(path):
 
 @pytest.mark.parametrize(
     "module",
-    ["ttcnet", "ttcnet.lqr", "ttcnet.nn", "ttcnet.cli", "ttcnet.tasks.sudoku", "ttcnet.evaluate", "ttcnet.tasks.math"],
+    [
+        "ttcnet",
+        "ttcnet.lqr",
+        "ttcnet.nn",
+        "ttcnet.cli",
+        "ttcnet.tasks.sudoku",
+        "ttcnet.evaluate",
+        "ttcnet.tasks",
+        "ttcnet.tasks.math",
+    ],
 )
 def test_importing_is_light(module):
     heavy = {"numba", "numpy", "torch", "transformers", "triton"}
@@ -125,16 +163,6 @@ def test_env_tells_versions_machine_and_backends():
     assert report["plan backends"]["reference"] == "can run"
 
 
-def test_bench_needs_no_checkout(tmp_path):
-    """The package alone, in another folder, as an installed one is."""
-    shutil.copytree(SOURCE, tmp_path / "site" / "ttcnet", ignore=shutil.ignore_patterns("__pycache__"))
-    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
-    call = [sys.executable, "-m", "ttcnet", "bench", "lqr", "--shape", "1x2", "--provider", "plan", "--seconds", "0"]
-    result = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert "plan" in (tmp_path / "bench" / "lqr.csv").read_text()
-
-
 def test_nothing_installed_names_a_file_that_is_not():
     folders = ("benchmarks", "docs", "examples", "experiments", "notebooks", "tests")
     assert all((ROOT / folder).is_dir() for folder in folders)
@@ -148,3 +176,21 @@ def test_a_missing_package_is_answered_with_its_extra():
     with pytest.raises(ImportError, match=r"Drawing needs the package nosuchthing.*pip install 'ttcnet\[plot\]'"):
         require("nosuchthing.sub", "plot", "Drawing")
     assert require("json", "plot", "Drawing") is json
+
+
+def test_what_the_fast_tests_leave_out_is_there():
+    assert [name for name in LONG if not (TESTS / name).exists()] == []
+
+
+def test_the_constraints_are_those_of_the_lock():
+    """pip installs what uv has locked."""
+    packages = [package for package in tomllib.loads(LOCK.read_text())["package"] if package["name"] != "ttcnet"]
+    locked = {(package["name"], package["version"]) for package in packages}
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert {tuple(line.split(" ;")[0].split("==")) for line in lines} <= locked
+    assert {name for name, _ in locked} == {line.split("==")[0] for line in lines}
+
+
+def test_the_lock_names_public_places_alone():
+    hosts = set(re.findall(r"(?:https?|file)://[^/\"]*", LOCK.read_text()))
+    assert hosts == {"https://pypi.org", "https://files.pythonhosted.org"}

@@ -2,15 +2,22 @@
 
 import csv
 import math
+import os
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
+import ttcnet
 from benchmarks.__main__ import app as published
 from benchmarks.tables import decoding, speed_table
+from ttcnet import options
 from ttcnet.bench import measure as measuring
 from ttcnet.bench import peers, sweeps
 from ttcnet.bench.decode import measure_decoding
@@ -49,6 +56,18 @@ def test_a_run_writes_one_line_a_measurement(tmp_path):
     assert list(out.parent.iterdir()) == [out]
 
 
+def test_bench_needs_no_checkout(tmp_path):
+    """The package alone, in another folder, as an installed one is."""
+    shutil.copytree(
+        Path(ttcnet.__file__).parent, tmp_path / "site" / "ttcnet", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    call = [sys.executable, "-m", "ttcnet", "bench", "lqr", "--shape", "1x2", "--provider", "plan", "--seconds", "0"]
+    result = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "plan" in (tmp_path / "bench" / "lqr.csv").read_text()
+
+
 @pytest.mark.parametrize("provider", ["kkt", "symplectic"])
 def test_other_providers_run(provider):
     outcome = measure_here(Point(provider, "fresh", problems=4, horizon=3, heads=2), seconds=0.0)
@@ -76,7 +95,7 @@ def test_unknown_names_are_answered(option, value, message, tmp_path):
 
 
 def test_what_cannot_be_measured_or_written_is_answered_before_it_is_tried(monkeypatch, tmp_path):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(options, "gpus", lambda: 0)
     for name, otherwise in (("lqr", "cpu"), ("layer", "cpu"), ("decode", "cpu --shape tiny")):
         result = RUNNER.invoke(app, [name, "--device", "cuda", "--out", str(tmp_path / "x.csv")])
         assert result.exit_code == 2

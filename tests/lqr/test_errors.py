@@ -184,7 +184,7 @@ def test_arguments_of_plan():
 
 def test_a_backend_that_cannot_run_says_why():
     with (
-        patch("ttcnet.lqr.kernels.cpu.why_not", lambda: "the package numba is not installed"),
+        patch("ttcnet.lqr.kernels.fused_cpu.why_not", lambda: "the package numba is not installed"),
         raises("backend", "backend"),
     ):
         plan(FAMILY, 4, backend="fused")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ttcnet.lqr import LQR, fused, solve
-from ttcnet.lqr.kernels import dense
+from ttcnet.lqr.kernels import dense_cpu as dense
 from ttcnet.testing.problems import random_problem
 from ttcnet.testing.tolerance import beyond, by, cases
 

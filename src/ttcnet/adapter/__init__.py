@@ -14,18 +14,18 @@ from ttcnet.extras import require
 
 require("transformers", "models", "ttcnet.adapter")
 
+from ttcnet.models.depth import horizon, set_horizon  # noqa: E402
+
 from .config import TTCAdapterConfig  # noqa: E402
 from .control import (  # noqa: E402
     disable,
     disabled,
     enable,
     freeze_base,
-    horizon,
     parameters,
-    set_horizon,
     train_all,
 )
-from .inserting import insert, remove  # noqa: E402
+from .insert_remove import insert, remove  # noqa: E402
 from .storage import load, save  # noqa: E402
 
 __all__ = [

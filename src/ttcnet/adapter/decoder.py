@@ -1,4 +1,4 @@
-"""What turns a library's decoder model into one with insertions: mixins over its layers and over its models.
+"""What turns a library's decoder model into one with inserted layers: mixins over its layers and over its models.
 
 Each is named before a class of transformers among the bases of ours; see `families`.
 """
@@ -18,15 +18,15 @@ from ttcnet.models.pretrained import Conventions
 
 from .card import whole_card
 from .config import FORGETFUL, TTCAdapterConfig
-from .insertion import Insertion
+from .in_place import build_layers, put_layers
+from .inserted_layers import InsertedLayers
 from .origin import Origin, is_adapter
-from .surgery import plant, prepare
 
 PLACE = ".inserted."  # in the names of weights
 
 
 class Norms(NamedTuple):
-    """The norms of a decoder layer around the place of insertion, by name; all families call the first
+    """The norms of a decoder layer around the place of the inserted layers, by name; all families call the first
     input_layernorm."""
 
     before_mlp: str = "post_attention_layernorm"
@@ -34,12 +34,12 @@ class Norms(NamedTuple):
     after_mlp: str | None = None
 
 
-class WithInsertion:
+class LayerWithInserted:
     """A decoder layer: attention, then what is inserted, then MLP."""
 
     norms: ClassVar[Norms]
     enabled = True
-    inserted: Insertion
+    inserted: InsertedLayers
 
     def forward(
         self, hidden_states: Tensor, token_mask: Tensor | None = None, horizon: int | None = None, **kwargs: Any
@@ -49,7 +49,6 @@ class WithInsertion:
         attention: Any = self.self_attn  # type: ignore[attr-defined]
         x, _ = attention(hidden_states=self._norm("input_layernorm", hidden_states), **kwargs)
         x = hidden_states + self._norm(self.norms.after_attention, x)
-        horizon = attention.config.horizon if horizon is None else horizon
         x = self.inserted(x, horizon, token_mask, kwargs.get("past_key_values"))
         y = self.mlp(self._norm(self.norms.before_mlp, x))  # type: ignore[attr-defined]
         return x + self._norm(self.norms.after_mlp, y)
@@ -58,7 +57,7 @@ class WithInsertion:
         return x if name is None else getattr(self, name)(x)
 
 
-class WithInsertions(Conventions):
+class ModelWithInserted(Conventions):
     """A model with such layers, with or without a head."""
 
     ours: ClassVar[dict[type, type]]  # the classes of this family, by the library's
@@ -66,7 +65,7 @@ class WithInsertions(Conventions):
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         refuse_paging(config)
         super().__init__(config, *args, **kwargs)
-        plant(self, prepare(self, config.adapter), self.ours)
+        put_layers(self, build_layers(self, config.adapter), self.ours)
         self.base_model.uses_cache = self.uses_cache  # type: ignore[attr-defined]
 
     @classmethod
@@ -94,7 +93,7 @@ class WithInsertions(Conventions):
         return whole_card(self)
 
 
-class Backbone(Origin, WithInsertions):
+class Backbone(Origin, ModelWithInserted):
     """The model without a head: tells mixers which tokens are real."""
 
     def forward(
@@ -108,8 +107,11 @@ class Backbone(Origin, WithInsertions):
         horizon: int | None = None,
         **kwargs: Any,
     ) -> Any:
-        if horizon is not None:
-            kwargs["horizon"] = self._horizon(horizon)
+        if self.config.inserted == TTC:
+            kwargs["horizon"] = self.config.horizon if horizon is None else check_horizon(horizon)
+        elif horizon is not None:
+            remedy = "Leave it out, or insert TTC layers."
+            fail("horizon", "needs TTC layers", f"{horizon} for {self.config.inserted}", remedy, "no-layers")
         self.check_origin()
         given: dict[str, Any] = dict(
             input_ids=input_ids,
@@ -127,17 +129,11 @@ class Backbone(Origin, WithInsertions):
             refuse_paging(self.config)
         return super().forward(**given, **kwargs)  # type: ignore[misc]
 
-    def _horizon(self, steps: int) -> int:
-        if self.config.inserted != TTC:
-            remedy = "Leave it out, or insert TTC layers."
-            fail("horizon", "needs TTC layers", f"{steps} for {self.config.inserted}", remedy, "no-layers")
-        return check_horizon(steps)
-
     def _any_enabled(self) -> bool:
         return any(getattr(layer, "enabled", False) for layer in self.layers)
 
 
-class Generator(WithInsertions):
+class Generator(ModelWithInserted):
     """The model with a language model's head."""
 
     def prepare_inputs_for_generation(

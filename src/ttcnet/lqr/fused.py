@@ -1,4 +1,4 @@
-"""solve on the CPU as one compiled pass there and one back (kernels/dense.py), as a function that torch can
+"""solve on the CPU as one compiled pass there and one back (kernels/dense_cpu.py), as a function that torch can
 differentiate.
 
 The backward pass is the adjoint problem of adjoint.py, with all products summed on the way. Where it is to be
@@ -19,7 +19,7 @@ from torch.nn import Parameter
 from . import feedback, riccati
 from .adjoint import Terms, adjoint_terms, completed, products, tangent_terms, transformed, with_q0
 from .arithmetic import apply, full_precision, symmetrise, working_dtype
-from .kernels import dense
+from .kernels import dense_cpu as dense
 from .problem import LQR
 from .steps import largest_pivot
 

@@ -205,3 +205,8 @@ class TTCLayer(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.width}, heads={self.heads}, context={self.context_kind!r}, horizon={self.horizon}"
+
+
+def ttc_layers(model: nn.Module) -> dict[str, TTCLayer]:
+    """The TTC layers of a model, by name."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, TTCLayer)}

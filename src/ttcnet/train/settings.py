@@ -11,7 +11,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from ttcnet.errors import fail
-from ttcnet.insertable import check_insert, rhythm
+from ttcnet.insertable import check_insert, parse_interleave
 from ttcnet.nn.horizon import parse
 
 TRAINED = ("inserted", "all", "lora")
@@ -103,7 +103,7 @@ class FineTuning:
         if "insert" in given:
             check_insert(given["insert"])
         if "every" in given:
-            rhythm(given["every"])
+            parse_interleave("every", given["every"])
         parse(self.horizon)
         if self.inserted_lr is not None and self.adapter is None:
             remedy = "Leave it out, or pass an adapter."

@@ -1,0 +1,123 @@
+"""ttcnet sft: imports happen inside, to keep --help instant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ttcnet.options import Trust
+from ttcnet.train.settings import FineTuning
+
+EVERY, HEADS, INSERT = "8", 16, "ttc"  # TTCAdapterConfig's, which takes seconds to import
+KEYS = (
+    "In a TOML file every setting has the name of its option, with _ for -; but insert, every and heads stand in a "
+    "table named adapter, beside state_size = 16, action_size (state_size if not given), rank = 16, horizon = 8, "
+    "time_homogeneous = false, dropout = 0.0, zero_init = true, action_gain = 1.0 and context = token. "
+    "adapter = 'none' is --insert none. A table [variant.NAME] holds settings that --variant NAME puts before the rest."
+)
+
+
+def sft(
+    context: typer.Context,
+    settings: Annotated[
+        Path | None, typer.Argument(help="TOML file with the settings of the run; options go before what it says.")
+    ] = None,
+    variant: Annotated[
+        list[str] | None, typer.Option(help="Of the file: take its settings of this name; may be given again.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Folder or name of the Hub.")] = None,
+    data: Annotated[str | None, typer.Option(help="JSON Lines file, plain or gzip, or owner/name of the Hub.")] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(help="Folder of the run. A run that is there resumes; more --steps or --epochs extend it."),
+    ] = None,
+    split: Annotated[str, typer.Option(help="Of a dataset of the Hub.")] = FineTuning.split,
+    system: Annotated[str | None, typer.Option(help="System prompt of rows that have none; no prompt if none.")] = None,
+    insert: Annotated[str, typer.Option(help="ttc, a mixer in its place, or none for plain fine-tuning.")] = INSERT,
+    every: Annotated[str, typer.Option(help="Insert into the last of every so many layers: 8, or 16:2.")] = EVERY,
+    heads: Annotated[int, typer.Option(min=1, help="Heads of the inserted layers.")] = HEADS,
+    train: Annotated[str, typer.Option(help="inserted, all or lora.")] = FineTuning.train,
+    lora_rank: Annotated[int, typer.Option(help="Of LoRA.")] = FineTuning.lora_rank,
+    horizon: Annotated[
+        str, typer.Option(help="Drawn every step: pln:8,0.1,32, uniform:1,32 or fixed:8.")
+    ] = FineTuning.horizon,
+    lr: Annotated[float, typer.Option(help="Highest learning rate; it ends at a tenth.")] = FineTuning.lr,
+    inserted_lr: Annotated[float | None, typer.Option(help="That of inserted layers; --lr if none.")] = None,
+    warm_up: Annotated[float, typer.Option(help="Share of the steps in which it rises.")] = FineTuning.warm_up,
+    weight_decay: Annotated[float, typer.Option(help="AdamW's.")] = FineTuning.weight_decay,
+    batch: Annotated[int, typer.Option(help="Examples in a step, over all devices.")] = FineTuning.batch,
+    device_batch: Annotated[int, typer.Option(help="Examples at a time on a device.")] = FineTuning.device_batch,
+    epochs: Annotated[float, typer.Option(help="Passes over the data.")] = FineTuning.epochs,
+    steps: Annotated[int | None, typer.Option(help="Steps, instead of epochs; those of the epochs if none.")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="Leave out rows of more tokens, and count them; if none, a long row is an error.")
+    ] = None,
+    packing: Annotated[
+        bool, typer.Option(help="Several rows in a sequence, blind to each other.")
+    ] = FineTuning.packing,
+    bf16: Annotated[bool, typer.Option(help="Compute in bfloat16.")] = FineTuning.bf16,
+    check_pointing: Annotated[
+        bool, typer.Option(help="Recompute activations, to save memory.")
+    ] = FineTuning.check_pointing,
+    compiled: Annotated[bool, typer.Option(help="torch.compile.")] = FineTuning.compiled,
+    save_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = FineTuning.save_every,
+    keep: Annotated[int, typer.Option(help="Checkpoints to keep, the last ones.")] = FineTuning.keep,
+    log_every: Annotated[int, typer.Option(help="Steps between lines of the log.")] = FineTuning.log_every,
+    report_to: Annotated[str, typer.Option(help="none, tensorboard, wandb, ...")] = FineTuning.report_to,
+    seed: Annotated[int, typer.Option(help="Of weights, order and horizons.")] = FineTuning.seed,
+    trust_remote_code: Trust = False,
+) -> None:
+    """Fine-tune a language model, with TTC layers inserted. Killed runs resume from their last checkpoint when
+    the command is given again; SIGTERM makes one first. On several GPUs: accelerate launch -m ttcnet.cli sft ..."""
+    from ttcnet.console import say, tell
+    from ttcnet.errors import complaints, fail
+    from ttcnet.extras import require
+    from ttcnet.names import check_model
+    from ttcnet.reading import is_file, rows
+    from ttcnet.train.settings import settings as made
+
+    with complaints():
+        config = made(_values(settings, _given(context)), str(settings or "the command line"))
+        check_model(config.model)
+        if is_file(config.data) and next(rows(config.data), None) is None:
+            fail("data", "must have at least one row", f"none in {config.data}", "Check the file.")
+        tell("Starting transformers ...")
+        for package in ("datasets", "peft", "transformers"):
+            require(package, "sft", "ttcnet sft")
+        from ttcnet.processes import is_first_process
+        from ttcnet.train.sft import RESULTS, fine_tune
+
+        fine_tune(config, trust_remote_code=trust_remote_code)
+    if is_first_process():
+        kind = RESULTS[config.train]
+        say(f"Done. The {kind} is in {Path(config.out) / kind}.")
+
+
+def _given(context: typer.Context) -> dict[str, Any]:
+    """The options that were given, as against those that have their defaults."""
+    names = [name for name in context.params if name not in ("settings", "trust_remote_code")]
+    sources = {name: context.get_parameter_source(name) for name in names}
+    return {name: context.params[name] for name, source in sources.items() if source and source.name != "DEFAULT"}
+
+
+def _values(file: Path | None, options: dict[str, Any]) -> dict[str, Any]:
+    """What the file says, and before it the options."""
+    from ttcnet.errors import fail, whole_number
+    from ttcnet.train.settings import values_of
+
+    variants = options.pop("variant", [])
+    if file is None and variants:
+        fail("variant", "must not be given without a file", ", ".join(variants), "Name the file first.", "conflict")
+    values: dict[str, Any] = {} if file is None else values_of(file, variants)
+    inserted = {name: options.pop(name) for name in ("insert", "every", "heads") if name in options}
+    values |= options
+    if inserted.get("insert") == "none":
+        return values | {"adapter": "none"}
+    if "every" in inserted and (number := whole_number(inserted["every"])) is not None:
+        inserted["every"] = number  # as a file says it
+    before = {} if values.get("adapter", "none") == "none" else values["adapter"]
+    if inserted and isinstance(before, dict):
+        values["adapter"] = before | inserted
+    return values

@@ -1,0 +1,38 @@
+"""A base model with an adapter: inserted layers, LoRA weights of PEFT, or both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+import ttcnet.adapter
+from ttcnet.errors import fail
+from ttcnet.extras import require
+from ttcnet.names import ADAPTER, LONGEST, PEFT, WEIGHTS, reason
+
+
+def with_adapter(model: Any, folder: str | Path) -> Any:
+    """A base model with the adapter in a folder."""
+    peft = (Path(folder) / PEFT).is_file()
+    if (Path(folder) / ADAPTER).is_file() or not peft:
+        ttcnet.adapter.load(model, folder)
+    if peft:
+        model = _with_peft(model, Path(folder))
+    return model
+
+
+def _with_peft(model: Any, folder: Path) -> Any:
+    peft = require("peft", "sft", "LoRA")
+    rule, remedy = "must hold what PEFT has written for this model", "Fetch or save it again."
+    try:
+        wrapped = peft.PeftModel.from_pretrained(model, folder)
+        expected = peft.get_peft_model_state_dict(wrapped, save_embedding_layers=False)
+        with safe_open(folder / WEIGHTS, "pt") as file:
+            missing = sorted(expected.keys() - set(file.keys()))
+    except Exception as error:  # PEFT takes what is in the files for what it has written, and raises anything
+        fail("adapter", rule, f"{str(folder)!r}: {reason(error)}", remedy, "no-model")
+    if missing:  # which PEFT leaves as they start
+        fail("adapter", rule, f"{str(folder)!r}, which has no {', '.join(missing)[:LONGEST]}", remedy, "no-model")
+    return wrapped.get_base_model()

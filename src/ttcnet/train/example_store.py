@@ -1,0 +1,105 @@
+"""The examples of a run, made once and stored in its folder, where its other processes read them, and the run itself
+when it is resumed. They stay on the disk: memory does not limit their number."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from datasets import Dataset
+from rich.console import Console
+
+from ttcnet.bars import Bar
+from ttcnet.errors import fail
+from ttcnet.names import reason
+from ttcnet.processes import is_first_process
+from ttcnet.reading import count, read_json, rows
+from ttcnet.writing import clear, replacing, write_json
+
+from .examples import Example, Examples, prepare
+from .settings import FineTuning
+
+SCHEMA = pa.schema({name: pa.list_(pa.int32()) for name in Example._fields})
+DATA, FACTS = "examples.arrow", "examples.json"
+ROWS = 1000  # that are written at a time
+
+
+class Store:
+    """An Arrow file that examples are appended to."""
+
+    def __init__(self, path: Path) -> None:
+        self.stream = pa.ipc.new_stream(str(path), SCHEMA)
+        self.waiting: list[Example] = []
+        self.count, self.digest = 0, hashlib.sha256()
+
+    def append(self, example: Example) -> None:
+        self.waiting.append(example)
+        self.count += 1
+        for part in example:
+            self.digest.update(np.asarray([len(part), *part], dtype=np.int32).tobytes())
+        if len(self.waiting) == ROWS:
+            self.write()
+
+    def write(self) -> None:
+        self.stream.write_batch(pa.RecordBatch.from_pylist([row._asdict() for row in self.waiting], SCHEMA))
+        self.waiting = []
+
+    def close(self) -> None:
+        if self.waiting:
+            self.write()
+        self.stream.close()
+
+    def __len__(self) -> int:
+        return self.count
+
+
+def examples_of(config: FineTuning, tokenizer: Any, folder: Path, begun: bool = False) -> Examples:
+    """Those in the folder, if they were made of the same data in the same way, and new ones otherwise; a run that has
+    begun is resumed with the same alone. Of several processes the first makes them, and the others wait."""
+    file = Path(config.data)
+    origin = {name: getattr(config, name) for name in ("data", "split", "system", "max_length", "model")}
+    origin |= {"template": tokenizer.chat_template}
+    if file.is_file():
+        origin |= {"bytes": file.stat().st_size, "changed": file.stat().st_mtime_ns}
+    if is_first_process() and _counts(folder, origin) is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        clear(folder)
+        with replacing(folder / DATA) as new:
+            made, digest = _make(config, tokenizer, new)
+            if begun and _facts(folder).get("digest", digest) != digest:
+                remedy = "Restore the data, or choose another folder."
+                fail("data", f"must be that of the run in {folder.parent}", f"other rows in {config.data}", remedy)
+            (folder / FACTS).unlink(missing_ok=True)
+        write_json(folder / FACTS, {"counts": made, "origin": origin, "digest": digest})
+    while (counts := _counts(folder, origin)) is None:
+        time.sleep(1)
+    try:
+        return Examples(Dataset.from_file(str(folder / DATA)), **counts)
+    except (pa.ArrowInvalid, OSError, TypeError, ValueError) as error:
+        remedy = f"Delete {folder}: examples are made again of the data."
+        fail(str(folder / DATA), "must hold the examples of the run", reason(error), remedy)
+
+
+def _counts(folder: Path, origin: dict[str, Any]) -> dict[str, int] | None:
+    found = _facts(folder)
+    return found["counts"] if found.get("origin") == origin and (folder / DATA).exists() else None
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    file = folder / FACTS
+    remedy = f"Delete {folder}: examples are made again of the data."
+    return read_json(file, remedy, counts=dict, origin=dict, digest=str) if file.exists() else {}
+
+
+def _make(config: FineTuning, tokenizer: Any, path: Path) -> tuple[dict[str, int], str]:
+    """Into a file; counts, and a number for the rows."""
+    store, total = Store(path), count(config.data, config.split)
+    with Bar(console=Console(stderr=True), transient=True) as progress:
+        source = progress.track(rows(config.data, config.split), total, description="reading")
+        made = prepare(source, tokenizer, max_length=config.max_length, system=config.system, store=store)
+    store.close()
+    return made.counts, store.digest.hexdigest()

@@ -1,8 +1,8 @@
 """A step of dynamic programming for dense problems, for dense_cpu_loops.py.
 
-As in fused_cpu_loops.py, problems are solved side by side: every work array has them as its last dimension, and of symmetric
-matrices the lower half is kept, row by row. With R = L L', actions are measured in units of their cost, z = L' u, so
-that every action costs 1/2 z² and is absorbed into P one by one:
+As in fused_cpu_loops.py, problems are solved side by side: every work array has them as its last dimension, and of
+symmetric matrices the lower half is kept, row by row. With R = L L', actions are measured in units of their cost,
+z = L' u, so that every action costs 1/2 z² and is absorbed into P one by one:
 
     v = P b        d = 1 + b' v        P <- P - v v' / d
 

@@ -2,6 +2,7 @@
 
     solve(LQR(...))                   general problems: actions, states, co-states and cost
     plan(ModulatedLQR(...), horizon)  the first action of every problem of a family whose matrices decay over time
+    plan(StationaryLQR(...), horizon) likewise, matrices the same at every step, with dense dynamics
 
 Needs torch, and knows nothing of neural networks.
 """
@@ -9,5 +10,6 @@ Needs torch, and knows nothing of neural networks.
 from .plan import backends, plan
 from .problem import LQR, ModulatedLQR, Solution
 from .solve import solve
+from .stationary import StationaryLQR
 
-__all__ = ["LQR", "ModulatedLQR", "Solution", "backends", "plan", "solve"]
+__all__ = ["LQR", "ModulatedLQR", "Solution", "StationaryLQR", "backends", "plan", "solve"]

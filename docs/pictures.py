@@ -15,7 +15,7 @@ import typer
 
 from ttcnet.extras import require
 from ttcnet.lqr import ModulatedLQR, plan
-from ttcnet.nn import PoissonLogNormal, TTCLayer, Uniform
+from ttcnet.nn import PoissonLogNormal, TTCLayer, Uniform, ttc_layers
 from ttcnet.tasks import sudoku
 
 PUZZLE = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
@@ -62,7 +62,7 @@ def blanks() -> tuple[list[TTCLayer], list[torch.Tensor]]:
     """The TTC layers of the Sudoku model, and what reaches each of them from the first blank cells of a puzzle."""
     model = sudoku.pretrained()
     board = torch.from_numpy(sudoku.parse(PUZZLE)).long()
-    layers = [module for module in model.modules() if isinstance(module, TTCLayer)]
+    layers = [*ttc_layers(model).values()]
     seen: list[torch.Tensor] = []
     hooks = [layer.register_forward_pre_hook(lambda _, given: seen.append(given[0])) for layer in layers]
     model(board[None])

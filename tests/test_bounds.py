@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ import torch
 from ttcnet import bounds
 from ttcnet.adapter import TTCAdapterConfig
 from ttcnet.lqr import ModulatedLQR, plan
-from ttcnet.lqr.kernels import cpu
+from ttcnet.lqr.kernels import fused_cpu
 from ttcnet.models import TTCNetConfig, TTCNetForCausalLM
 from ttcnet.nn import Fixed, PoissonLogNormal, TTCLayer, Uniform, mixers, plans
 from ttcnet.testing.regimes import draw
@@ -148,10 +149,11 @@ def test_free_memory_is_that_of_the_machine_or_the_container(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_work_in_pieces_is_the_same_to_the_bit(monkeypatch, threads):
+def test_work_in_pieces_is_the_same_to_the_bit(monkeypatch, request, threads):
     drawn = draw("trained", tokens=200, heads=3, n=3, m=2)
     family = ModulatedLQR(**{name: value.float().requires_grad_() for name, value in vars(drawn).items()})
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
+    torch.set_num_threads(threads)
 
     def everything():
         u = plan(family, 9, "fused")
@@ -159,9 +161,9 @@ def test_work_in_pieces_is_the_same_to_the_bit(monkeypatch, threads):
 
     whole = everything()
     begun = []
-    in_pieces = cpu._in_pieces
-    monkeypatch.setattr(cpu, "_in_pieces", lambda *given: (begun.append(given[1]), in_pieces(*given)))
-    monkeypatch.setattr(cpu, "PIECE", 9 * 118 * 128)
+    in_pieces = fused_cpu._in_pieces
+    monkeypatch.setattr(fused_cpu, "_in_pieces", lambda *given: (begun.append(given[1]), in_pieces(*given)))
+    monkeypatch.setattr(fused_cpu, "PIECE", 9 * 118 * 128)
     for one, other in zip(whole, everything(), strict=True):
         assert torch.equal(one, other)
     assert [len(pieces) for pieces in begun] == [5, 5], "600 problems, 128 at once, forwards and backwards"
@@ -172,7 +174,7 @@ def test_what_goes_wrong_in_a_piece_is_told():
         raise ZeroDivisionError(first)
 
     with pytest.raises(ZeroDivisionError):
-        cpu._in_pieces(compute, [(0, 1), (1, 2)], 2)
+        fused_cpu._in_pieces(compute, [(0, 1), (1, 2)], 2)
 
 
 WAIT = """

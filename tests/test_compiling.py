@@ -62,7 +62,7 @@ def loops(name):
 def test_planning_is_compiled_all_the_same(trouble, monkeypatch, caplog):
     reason = trouble(monkeypatch)
     faded = np.empty((2, 3), np.float32)
-    loops("ttcnet.lqr.kernels.cpu_loops")._fade(np.ones((2, 3), np.float32), 2, faded)
+    loops("ttcnet.lqr.kernels.fused_cpu_loops")._fade(np.ones((2, 3), np.float32), 2, faded)
     assert faded == pytest.approx(math.exp(-2))
     assert caplog.text.count(f"what is compiled here cannot be kept ({reason})") == 1
     assert "set NUMBA_CACHE_DIR to a folder that can be written" in caplog.text
@@ -103,7 +103,7 @@ def compiled(monkeypatch):
 
     def binary():
         nvrtc._binary.cache_clear()  # a new process
-        return nvrtc._binary("plan_forward.cu", (), (9, 0))
+        return nvrtc._binary("fused_forward.cu", (), (9, 0))
 
     yield binary, asked
     nvrtc._binary.cache_clear()

@@ -1,16 +1,15 @@
 """Options that several commands have."""
 
 import pytest
-import torch
 
+from ttcnet import options
 from ttcnet.options import numbers, usable
 
 
 def test_devices(monkeypatch):
     assert usable("cpu") == "cpu"
-    for gpus, best in ((0, "cpu"), (2, "cuda")):
-        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
-        monkeypatch.setattr(torch.cuda, "is_available", lambda gpus=gpus: gpus > 0)
+    for count, best in ((0, "cpu"), (2, "cuda")):
+        monkeypatch.setattr(options, "gpus", lambda count=count: count)
         assert usable("auto") == usable(None) == best
     assert [usable(name) for name in ("cuda", "cuda:1")] == ["cuda", "cuda:1"]
     for name in ("cuda:2", "cuda:x", "cuda:-1", "cpu:1", "abacus", ""):

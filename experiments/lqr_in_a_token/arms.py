@@ -138,7 +138,7 @@ def towards(problem: ModulatedLQR, target: Tensor) -> ModulatedLQR:
 
 
 def plan_rank_one(problem: RankOne, horizon: int) -> Tensor:
-    """The first actions, (N, H, m): the recursion of ttcnet.lqr.recursion with such dynamics, in plain torch."""
+    """The first actions, (N, H, m): the recursion of ttcnet.lqr.reference with such dynamics, in plain torch."""
     unit, B, P = problem.r_inv.sqrt(), problem.B.unsqueeze(1), problem.Qf
     one = torch.eye(unit.shape[-1], device=unit.device, dtype=unit.dtype)
     dynamics = torch.diag_embed(problem.a) + problem.p.unsqueeze(-1) * problem.q.unsqueeze(-2)

@@ -36,6 +36,7 @@ CODES = {
     "not-symmetric": Code(ValueError, "a matrix of a cost is not symmetric"),
     "not-positive": Code(ValueError, "a matrix of a cost is not positive (semi-)definite"),
     "overflow": Code(ValueError, "a solution outgrew its dtype"),
+    "unstable": Code(ValueError, "no feedback makes a system settle"),
     "inaccurate": Code(ValueError, "a solution lost its digits"),
     "backend": Code(RuntimeError, "the backend cannot run here"),
     "no-derivative": Code(RuntimeError, "this derivative does not exist"),

@@ -67,16 +67,15 @@ def plans(model: Any) -> bool:
     return getattr(model.config, "inserted", None) == TTC
 
 
-def rhythm(every: object) -> tuple[int, int]:
+def parse_interleave(field: str, value: object) -> tuple[int, int]:
     """(n, m): m layers in the last of every n, from n or "n:m"."""
-    blocks, colon, each = str(every).partition(":")
-    each = each if colon else "1"
-    known = isinstance(every, int | str) and not isinstance(every, bool)
-    found, count = whole_number(blocks), whole_number(each)
+    blocks, colon, each = str(value).partition(":")
+    known = isinstance(value, int | str) and not isinstance(value, bool)
+    found, count = whole_number(blocks), whole_number(each) if colon else 1
     if not (known and found and count):
         rule = "must be a whole number of 1 or more, or two with a colon between"
-        fail("every", rule, repr(every)[:40], 'Pass 8, or "16:2" for 2 layers in the last of every 16.', "format")
+        fail(field, rule, repr(value)[:40], 'Pass 8, or "16:2" for 2 layers in the last of every 16.', "format")
     if count > TOGETHER:
         remedy = 'Pass "16:2", say.'
-        fail("every", f"must insert {TOGETHER} layers or fewer in one place", repr(every), remedy, "too-large")
+        fail(field, f"must insert {TOGETHER} layers or fewer in one place", repr(value), remedy, "too-large")
     return found, count

@@ -16,14 +16,21 @@ Trust = Annotated[
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, or auto: a GPU if there is one.")]
 
 
+def gpus() -> int:
+    """How many CUDA devices torch sees."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
 def usable(device: str | None) -> str:
     """That device; for auto or None the best there is. Nothing is put there: of several processes each has its
     own."""
     import torch
 
     if device in (None, "auto"):
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+        return "cuda" if gpus() else "cpu"
+    count = {"cpu": 1, "cuda": gpus(), "mps": int(torch.backends.mps.is_available())}
     kind, _, index = device.partition(":")
     number = whole_number(index or "0")
     if number is None or number >= count.get(kind, 0):

@@ -121,7 +121,7 @@ def test_bad_horizons():
         adapter.set_horizon(model, 1.5)
     assert model.config.horizon == 8
     model = awake(insert="gdn")
-    with raises("no-layers", "model", "gdn"):
+    with raises("no-layers", "model", "TTCLlamaForCausalLM"):
         adapter.set_horizon(model, 4)
     with raises("no-layers", "model"), adapter.horizon(model, 4):
         pass

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from benchmarks.__main__ import app as published
 from benchmarks.tables import decoding, speed_table
+from ttcnet import options
 from ttcnet.bench import measure as measuring
 from ttcnet.bench import peers, sweeps
 from ttcnet.bench.decode import measure_decoding
@@ -76,7 +77,7 @@ def test_unknown_names_are_answered(option, value, message, tmp_path):
 
 
 def test_what_cannot_be_measured_or_written_is_answered_before_it_is_tried(monkeypatch, tmp_path):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(options, "gpus", lambda: 0)
     for name, otherwise in (("lqr", "cpu"), ("layer", "cpu"), ("decode", "cpu --shape tiny")):
         result = RUNNER.invoke(app, [name, "--device", "cuda", "--out", str(tmp_path / "x.csv")])
         assert result.exit_code == 2

@@ -15,10 +15,11 @@ from tests.evaluate.scripted import Scripted, model_folder, sums, ttcnet, write
 from tests.fake_server import answer, serving
 from tests.train import tiny
 from ttcnet import endpoint
-from ttcnet.evaluate.runs.run import Plan, run
+from ttcnet.evaluate.runs.run import RunConfig, run
 from ttcnet.evaluate.runs.show import chosen, page_through
 from ttcnet.evaluate.runs.storage import generations
-from ttcnet.tasks.math import Problem
+from ttcnet.tasks import Example
+from ttcnet.tasks.jsonl import JsonLines
 
 ROOT = Path(__file__).parents[2]
 SHORT = ["--max-tokens", "6", "--system", ""]
@@ -173,11 +174,12 @@ def test_showing_answers(models, tmp_path):
     assert "must be one of right, wrong" in ttcnet("eval", "show", tmp_path / "out" / "sums", "--only", "x", code=1)
 
 
-def test_what_is_unparsable_is_shown_as_wrong(tmp_path, graders):
+def test_what_is_unparsable_is_shown_as_wrong(tmp_path):
     said = {"0 + 1 = ?": r"\boxed{1}", "1 + 1 = ?": r"\boxed{3}", "2 + 1 = ?": "No idea."}
-    problems = [Problem(number, text, str(number)) for number, text in enumerate(said, 1)]
+    examples = [Example(number, text, str(number)) for number, text in enumerate(said, 1)]
     engine = Scripted(lambda ask, horizon: said[ask.messages[-1]["content"]])
-    run(engine, Plan("sums", problems, (None,), 1, 0.0, 6, ""), tmp_path, graders)
+    config = RunConfig("sums", JsonLines("sums.jsonl"), examples, (None,), 1, 0.0, 6, "")
+    run(engine, config, tmp_path)
 
     def numbers(*kinds):
         return [line["problem"] for line in chosen(tmp_path, kinds, None, None)]

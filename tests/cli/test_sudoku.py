@@ -36,7 +36,7 @@ def complaint(*arguments):
 @pytest.mark.parametrize("command", [("eval", "--data"), ("train", "--out", "x", "--data"), ("probe", "--train")])
 def test_files_that_cannot_be_read(folder, command):
     other = ["--test", folder / "boards.csv"] if command[0] == "probe" else []
-    told = (("none.csv", "No such file or directory", "not-found"), (".", "Is a directory", "not-readable"))
+    told = (("none.csv", "No such file or directory", "not-readable"), (".", "Is a directory", "not-readable"))
     for name, why, code in told:
         said = complaint(*command, folder / name, *other)
         rule = f"{folder / name}: must be a file that can be read; got {why}."

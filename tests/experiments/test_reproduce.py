@@ -21,8 +21,10 @@ from ttcnet.train.settings import values_of
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reproduce.md").read_text()
 BLOCK = re.search(r"## Tables 2 and 8.*?```\n(.*?)```", PAGE, re.DOTALL)[1]
-COMMANDS = [shlex.split(line, comments=True) for line in BLOCK.splitlines()]
+COMMANDS = [shlex.split(line, comments=True) for line in BLOCK.replace("\\\n", "").splitlines()]
 DATA = {command[2]: tomllib.loads((ROOT / command[2]).read_text()) for command in COMMANDS if command[1] == "data"}
+BASES = ("llama3-8b", "qwen2.5-math-7b")
+ARMS = ("full", "mlp", "attention", "retnet", "mamba", "gdn", "mesanet", "ttc")
 NUMBER = re.compile(r"number (\d+)")  # that a made-up problem asks for
 
 
@@ -31,15 +33,14 @@ def option(command, name):
 
 
 def test_names_agree():
-    """Of all commands of the page that touch a run of experiments/math, and of all its recipes."""
+    """Of all commands of the page that touch a run of experiments/math, and of all its variants."""
     made = {f"{values['out']}/{RESULT}" for values in DATA.values()}
     read = {source["data"] for values in DATA.values() for source in values["source"] if "/data/" in source["data"]}
-    recipes = {path: values_of(path) for path in (ROOT / "experiments/math").glob("*-*.toml")}
-    trained = {values["data"] for values in recipes.values()}
-    assert len(recipes) == 16
+    runs = [values_of(ROOT / "experiments/math/settings.toml", [base, arm]) for base in BASES for arm in ARMS]
+    trained = {values["data"] for values in runs}
     assert len(trained) == 1
     assert trained | read == made, "all that is made is read, and all that is read is made"
-    models = {f"{values['out']}/{RESULTS[values['train']]}" for values in recipes.values()}
+    models = {f"{values['out']}/{RESULTS[values['train']]}" for values in runs}
     named = re.findall(r"--model (runs/\S+)", PAGE)
     assert len(named) > 3
     assert set(named) <= models

@@ -12,10 +12,11 @@ import ttcnet.adapter as adapter
 from tests.evaluate.scripted import Scripted, model_folder, write
 from tests.train import tiny
 from ttcnet.cli import app
-from ttcnet.evaluate.runs.run import Plan, run
+from ttcnet.evaluate.runs.run import RunConfig, run
 from ttcnet.evaluate.runs.summary import summarise
 from ttcnet.models import TTCNetForCellClassification
-from ttcnet.tasks.math import Graders, Problem
+from ttcnet.tasks import Example
+from ttcnet.tasks.jsonl import JsonLines
 from ttcnet.tasks.sudoku import generate
 from ttcnet.tasks.sudoku.settings import TrainConfig
 from ttcnet.tasks.sudoku.trainer import Trainer
@@ -123,9 +124,9 @@ def _peft(folder: Path) -> None:
 
 
 def _answers(folder: Path) -> None:
-    problems = [Problem(number, row["problem"], row["answer"]) for number, row in enumerate(ROWS, 1)]
+    examples = [Example(number, row["problem"], row["answer"]) for number, row in enumerate(ROWS, 1)]
     engine = Scripted(lambda ask, horizon: r"the answer is \boxed{2}")
-    with Graders(1) as graders:
-        run(engine, Plan("rows", problems, (1,), 1, 0.0, 6, ""), folder, graders)
-    summarise(folder)
+    task = JsonLines("rows.jsonl")
+    run(engine, RunConfig("rows", task, examples, (1,), 1, 0.0, 6, ""), folder)
+    summarise(folder, task)
     assert json.loads((folder / "settings.json").read_text())["problems"] == len(ROWS)

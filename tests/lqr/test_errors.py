@@ -11,7 +11,7 @@ from ttcnet.lqr import LQR, ModulatedLQR, plan, solve
 from ttcnet.testing.problems import random_problem
 from ttcnet.testing.regimes import draw
 
-GOOD = vars(random_problem((2,), 4, 3, 2, affine=True))
+GOOD = random_problem((2,), 4, 3, 2, affine=True).given()
 FAMILY = draw("trained", tokens=2, heads=2, n=3, m=2)
 
 
@@ -184,7 +184,7 @@ def test_arguments_of_plan():
 
 def test_a_backend_that_cannot_run_says_why():
     with (
-        patch("ttcnet.lqr.kernels.cpu.why_not", lambda: "the package numba is not installed"),
+        patch("ttcnet.lqr.kernels.fused_cpu.why_not", lambda: "the package numba is not installed"),
         raises("backend", "backend"),
     ):
         plan(FAMILY, 4, backend="fused")
@@ -192,7 +192,7 @@ def test_a_backend_that_cannot_run_says_why():
 
 def test_sizes_of_nothing():
     with raises("shape", "B", r"\(2, 4, 3, 0\)"):
-        LQR(**{**GOOD, "B": GOOD["B"][..., :0], "R": GOOD["R"][..., :0, :0], "r": None})
+        LQR(**{**GOOD, "B": GOOD["B"][..., :0], "R": GOOD["R"][..., :0, :0], "r": None, "N": None})
     with raises("shape", "a and r_inv", "n = 3, m = 0"):
         replace(FAMILY, r_inv=FAMILY.r_inv[..., :0], B=FAMILY.B[..., :0], decay_B=FAMILY.decay_B[..., :0])
 

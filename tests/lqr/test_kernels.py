@@ -11,18 +11,14 @@ import torch
 
 from tests.lqr import emulator
 from ttcnet.lqr import plan
-from ttcnet.lqr.kernels import fused
+from ttcnet.lqr.kernels import fused_cuda
 from ttcnet.lqr.problem import Family
 from ttcnet.testing.errors import NAMES, cast, differentiate, relative_errors, weights
+from ttcnet.testing.memory import unwritten_is_nan
 from ttcnet.testing.regimes import draw
 
 needs_compiler = pytest.mark.skipif(emulator.COMPILER is None, reason="the emulator needs g++")
 PLACES = [pytest.param("cpu", marks=needs_compiler), pytest.param("cuda", marks=pytest.mark.gpu)]
-
-
-def poisoned(like, *shape):
-    sizes = shape[0] if isinstance(shape[0], tuple) else shape
-    return torch.full(sizes, float("nan"), dtype=like.dtype, device=like.device)
 
 
 def run_kernels(family, horizon, g, place, **shape):
@@ -32,14 +28,13 @@ def run_kernels(family, horizon, g, place, **shape):
     else:
         run = emulator.run
     ready = Family(**{name: getattr(family, name).detach().to(place).contiguous() for name in NAMES})
-    fused._shaped.cache_clear()
+    fused_cuda._shaped.cache_clear()
     with (
-        patch.object(fused, "_lanes", (lambda *_: shape["lanes"]) if shape else fused._lanes),
-        patch.object(torch.Tensor, "new_empty", poisoned),
-        patch.object(torch, "empty_like", lambda like: torch.full_like(like, float("nan"))),
+        patch.object(fused_cuda, "_lanes", (lambda *_: shape["lanes"]) if shape else fused_cuda._lanes),
+        unwritten_is_nan(),
     ):
-        u, kept = fused.forward(ready, horizon, True, run)
-        grads = fused.backward(ready, horizon, kept, g.to(u), run)
+        u, kept = fused_cuda.forward(ready, horizon, True, run)
+        grads = fused_cuda.backward(ready, horizon, kept, g.to(u), run)
     whole = [grad if grad.ndim == x.ndim else grad.sum(1) for grad, x in zip(grads, ready, strict=True)]
     return {"u": u.cpu()} | {name: grad.cpu() for name, grad in zip(NAMES, whole, strict=True)}
 
@@ -135,7 +130,7 @@ def test_a_problem_without_a_minimum_gives_nan(place, dtype):
 @pytest.mark.parametrize("horizon", [1, 2, 7, 8, 16, 17, 63, 64, 65, 256, 257, 511, 2048])
 @pytest.mark.parametrize("kept", [4, 16])
 def test_check_points_are_few(horizon, kept):
-    rhythm = fused.rhythm(horizon, kept)
-    assert rhythm.stride % rhythm.kept == 0
-    if not rhythm.at_once:
-        assert rhythm.points + rhythm.inner_points <= max(16, 2.5 * (horizon / kept) ** 0.5)
+    steps = fused_cuda.kept_steps(horizon, kept)
+    assert steps.stride % steps.kept == 0
+    if not steps.at_once:
+        assert steps.points + steps.inner_points <= max(16, 2.5 * (horizon / kept) ** 0.5)

@@ -79,11 +79,13 @@ def test_symplectic_against_a_sparse_kkt_solve_by_scipy():
 
 
 def scipy_kkt(problem: LQR):
-    """The KKT system of the paper's appendix, assembled as one sparse matrix in the order h_0..h_T, u, λ_0..λ_T."""
+    """All optimality conditions as one sparse matrix in the order h_0..h_T, u, λ_0..λ_T."""
     p = problem.standard_form()
     T, n, m = p.horizon, p.state_size, p.action_size
-    A, B, Q, R = (x.numpy() for x in (p.A, p.B, p.Q, p.R))
-    cost = scipy.sparse.block_diag([scipy.sparse.coo_array((n, n)), *Q, *R])
+    A, B, Q, R, r, q, c, N = (x.numpy() for x in (p.A, p.B, p.Q, p.R, p.r, p.q, p.c, p.N))
+    costs = scipy.sparse.block_diag([scipy.sparse.coo_array((n, n)), *Q])
+    cross = scipy.sparse.vstack([scipy.sparse.block_diag(N), scipy.sparse.coo_array((n, T * m))])  # of h_{t-1} and u_t
+    cost = scipy.sparse.bmat([[costs, cross], [cross.T, scipy.sparse.block_diag(R)]])
     states = scipy.sparse.lil_array(((T + 1) * n, (T + 1) * n))
     actions = scipy.sparse.lil_array(((T + 1) * n, T * m))
     for t in range(T + 1):
@@ -93,8 +95,7 @@ def scipy_kkt(problem: LQR):
             actions[t * n : (t + 1) * n, (t - 1) * m : t * m] = B[t - 1]
     constraint = scipy.sparse.hstack([states, actions])
     matrix = scipy.sparse.bmat([[cost, constraint.T], [constraint, None]]).tocsc()
-    linear = np.zeros(T * m) if p.r is None else -p.r.numpy().ravel()
-    right = np.concatenate([np.zeros((T + 1) * n), linear, -p.h0.numpy(), np.zeros(T * n)])
+    right = -np.concatenate([np.zeros(n), q.ravel(), r.ravel(), p.h0.numpy(), c.ravel()])
     x = scipy.sparse.linalg.spsolve(matrix, right)
     h, u, costate = np.split(x, [(T + 1) * n, (T + 1) * n + T * m])
     return u.reshape(T, m), h.reshape(T + 1, n), costate.reshape(T + 1, n)

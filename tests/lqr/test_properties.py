@@ -22,7 +22,7 @@ methods = st.sampled_from(["riccati", "kkt"])
 
 
 def take(problem: LQR, index) -> LQR:
-    return LQR(**{name: None if x is None else x[index] for name, x in vars(problem).items()})
+    return LQR(**{name: x[index] for name, x in problem.given().items()})
 
 
 @given(sizes, methods, st.floats(1e-3, 10.0))
@@ -48,7 +48,7 @@ def test_the_tail_of_a_plan_is_the_plan_of_the_tail(size, method):
     size["T"] += 1
     problem = random_problem((), **size)
     whole = solve(problem, method)
-    rest = {name: None if x is None else x[1:] for name, x in vars(problem).items() if name != "h0"}
+    rest = {name: x[1:] for name, x in problem.given().items() if name != "h0"}
     tail = solve(LQR(**rest, h0=whole.h[1]), method)
     torch.testing.assert_close(tail.u, whole.u[1:], rtol=1e-7, atol=1e-9)
     torch.testing.assert_close(tail.h, whole.h[1:], rtol=1e-7, atol=1e-9)
@@ -61,8 +61,10 @@ def test_one_step_in_closed_form(size, method):
     problem = random_problem((), **size)
     p = problem.standard_form()
     A, B, Q, R = (x[0] for x in (p.A, p.B, p.Q, p.R))
-    linear = torch.zeros(size["m"], dtype=torch.float64) if p.r is None else p.r[0]
-    u = -torch.linalg.solve(R + B.mT @ Q @ B, B.mT @ Q @ A @ p.h0 + linear)
+    x, linear = A @ p.h0, torch.zeros(size["m"], dtype=torch.float64)
+    if size["affine"]:
+        x, linear = x + p.c[0], p.r[0] + B.mT @ p.q[0] + p.N[0].mT @ p.h0
+    u = -torch.linalg.solve(R + B.mT @ Q @ B, B.mT @ Q @ x + linear)
     torch.testing.assert_close(solve(problem, method).u[0], u, rtol=1e-9, atol=1e-10)
 
 

@@ -15,19 +15,15 @@ import torch
 
 from tests.lqr import emulator
 from ttcnet.lqr import ops, plan
-from ttcnet.lqr.kernels import cuda, cuda_symplectic, fused_symplectic
-from ttcnet.lqr.plan import _choose
+from ttcnet.lqr.kernels import fused_cuda, nvrtc, symplectic_cuda
+from ttcnet.lqr.plan import _has_symplectic_kernels
 from ttcnet.lqr.problem import Family
 from ttcnet.testing.errors import NAMES, cast, differentiate, relative_errors, weights
+from ttcnet.testing.memory import unwritten_is_nan
 from ttcnet.testing.regimes import draw
 
 needs_compiler = pytest.mark.skipif(emulator.COMPILER is None, reason="the emulator needs g++")
 PLACES = [pytest.param("cpu", marks=needs_compiler), pytest.param("cuda", marks=pytest.mark.gpu)]
-
-
-def poisoned(like, *shape):
-    sizes = shape[0] if isinstance(shape[0], tuple) else shape
-    return torch.full(sizes, float("nan"), dtype=like.dtype, device=like.device)
 
 
 def run_kernels(family, horizon, g, place, lanes=None):
@@ -37,17 +33,16 @@ def run_kernels(family, horizon, g, place, lanes=None):
     else:
         run = emulator.run
     ready = Family(**{name: getattr(family, name).detach().to(place).contiguous() for name in NAMES})
-    fused_symplectic._shaped.cache_clear()
+    symplectic_cuda._shaped.cache_clear()
     with (
-        patch.object(fused_symplectic, "_lanes", (lambda *_: lanes) if lanes else fused_symplectic._lanes),
-        patch.object(torch.Tensor, "new_empty", poisoned),
-        patch.object(torch, "empty_like", lambda like: torch.full_like(like, float("nan"))),
+        patch.object(symplectic_cuda, "_lanes", (lambda *_: lanes) if lanes else symplectic_cuda._lanes),
+        unwritten_is_nan(),
     ):
-        u, kept = fused_symplectic.forward(ready, horizon, True, run)
-        without, nothing = fused_symplectic.forward(ready, horizon, False, run)
-        grads = fused_symplectic.backward(ready, horizon, kept, g.to(u), run)
-    fused_symplectic._shaped.cache_clear()
-    assert kept.shape == fused_symplectic.checkpoints(ready, horizon)
+        u, kept = symplectic_cuda.forward(ready, horizon, True, run)
+        without, nothing = symplectic_cuda.forward(ready, horizon, False, run)
+        grads = symplectic_cuda.backward(ready, horizon, kept, g.to(u), run)
+    symplectic_cuda._shaped.cache_clear()
+    assert kept.shape == symplectic_cuda.checkpoints(ready, horizon)
     assert torch.equal(u.nan_to_num(), without.nan_to_num())
     assert not nothing.numel()
     whole = [grad if grad.ndim == x.ndim else grad.sum(1) for grad, x in zip(grads, ready, strict=True)]
@@ -181,32 +176,27 @@ def test_the_operator_runs_them():
     """All the way from plan's operator to the kernels and back: autograd, fake tensors, schema."""
     family = cast(draw("trained", tokens=2, heads=2, n=5, m=3), torch.float64)
     g = weights(family)
-    with patch.object(cuda_symplectic, "run", emulator.run):
-        found = differentiate(lambda family, horizon: ops.plan(family, horizon, "symplectic on cuda"), family, 3, g)
+    with patch.object(nvrtc, "run", emulator.run), patch.object(ops, "_module", lambda *_: symplectic_cuda):
+        found = differentiate(lambda family, horizon: ops.plan(family, horizon, "symplectic"), family, 3, g)
         single = [getattr(cast(family, torch.float32), name) for name in NAMES]
-        torch.library.opcheck(torch.ops.ttcnet.plan, (*single, 3, True, "symplectic on cuda"))
-        u, kept = torch.ops.ttcnet.plan(*single, 3, True, "symplectic on cuda")
+        torch.library.opcheck(torch.ops.ttcnet.plan, (*single, 3, True, "symplectic"))
+        u, kept = torch.ops.ttcnet.plan(*single, 3, True, "symplectic")
         detached = [x.detach() for x in (*single, kept, u)]
-        torch.library.opcheck(torch.ops.ttcnet.plan_backward, (*detached, 3, "symplectic on cuda"))
+        torch.library.opcheck(torch.ops.ttcnet.plan_backward, (*detached, 3, "symplectic"))
     errors = relative_errors(found, differentiate(reference, family, 3, g))
     assert max(errors.values()) < 1e-11, errors
 
 
 @pytest.mark.parametrize(
-    ("device", "size", "checked", "chosen"),
-    [
-        ("cuda", 64, False, "symplectic on cuda"),
-        ("cuda", 65, False, "symplectic"),
-        ("cuda", 16, True, "symplectic"),
-        ("cpu", 16, False, "symplectic"),
-    ],
+    ("device", "size", "checked", "taken"),
+    [("cuda", 64, False, True), ("cuda", 65, False, False), ("cuda", 16, True, False), ("cpu", 16, False, False)],
 )
-def test_where_plan_takes_them(device, size, checked, chosen):
+def test_where_plan_takes_them(device, size, checked, taken):
     family = SimpleNamespace(a=SimpleNamespace(device=torch.device(device)), state_size=size, action_size=4)
-    with patch.object(cuda, "why_not", lambda: None):
-        assert _choose(family, "symplectic", checked) == chosen
-    with patch.object(cuda, "why_not", lambda: "there is no GPU"):
-        assert _choose(family, "symplectic", checked) == "symplectic"
+    with patch.object(fused_cuda, "why_not", lambda: None):
+        assert _has_symplectic_kernels(family, checked) == taken
+    with patch.object(fused_cuda, "why_not", lambda: "there is no GPU"):
+        assert not _has_symplectic_kernels(family, checked)
 
 
 @pytest.mark.gpu
@@ -214,7 +204,7 @@ def test_where_plan_takes_them(device, size, checked, chosen):
 def test_plan_takes_the_kernels_on_a_gpu(dtype):
     family = cast(draw("trained", n=8, m=4), dtype, "cuda")
     g = weights(family)
-    with patch.object(fused_symplectic, "forward", wraps=fused_symplectic.forward) as forward:
+    with patch.object(symplectic_cuda, "forward", wraps=symplectic_cuda.forward) as forward:
         found = differentiate(symplectic, family, 4, g)
     forward.assert_called_once()
     assert {x.dtype for x in found.values()} == {dtype}

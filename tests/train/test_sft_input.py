@@ -6,10 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import ttcnet.adapter as adapter
+from tests.raising import raises
 from tests.train.conftest import ADAPTER
 from tests.train.tiny import model, sums, tokenizer
+from ttcnet.cli import app
 from ttcnet.reading import rows
 from ttcnet.train import kept, sft
 from ttcnet.train.examples import prepare
@@ -134,13 +137,6 @@ def test_settings_from_a_file(tmp_path):
         settings(dict(model="m"))
     with pytest.raises(ValueError, match="train must not be 'inserted'"):
         settings(dict(model="m", data="d", out="o", adapter=None, train="inserted"))
-    (tmp_path / "other.toml").write_text('extends = "run.toml"\nlr = 2e-4\n')
-    assert settings(values_of(tmp_path / "other.toml")).lr == 2e-4
-    assert settings(values_of(tmp_path / "other.toml")).adapter == {"every": "16:2"}
-    for wrong in ('"run.toml"', "3"):
-        path.write_text(f"extends = {wrong}\n")
-        with pytest.raises(ValueError, match=r"run.toml: extends must name another file beside it"):
-            values_of(path)
     path.write_text("model = \n")
     with pytest.raises(ValueError, match=r"run.toml must be TOML"):
         values_of(path)
@@ -148,29 +144,48 @@ def test_settings_from_a_file(tmp_path):
         values_of(tmp_path / "nope.toml")
 
 
-RECIPES = [path for path in (Path(__file__).parents[2] / "experiments/math").glob("*.toml") if path.stem != "common"]
+def test_variants_of_a_file(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(
+        'data = "d"\nout = "runs/{variant}"\nlr = 1e-4\n[adapter]\nevery = 4\n[variant.small]\nmodel = "s"\nlr = 2e-4\n'
+        '[variant.mlp]\nlr = 3e-4\nadapter.insert = "mlp"\n[variant.full]\nadapter = "none"\n'
+    )
+    both = settings(values_of(path, ["small", "mlp"]))
+    assert (both.model, both.out, both.lr) == ("s", "runs/small-mlp", 3e-4), "the last goes first"
+    assert both.adapter == {"every": 4, "insert": "mlp"}
+    assert settings(values_of(path, ["small", "full"])).adapter is None
+    with raises("unknown-name", "variant"):
+        values_of(path, ["large"])
+    with raises("missing", "variant"):
+        values_of(path)
+    for wrong in ("variant = 3\n", "[variant]\nsmall = 3\n"):
+        path.write_text(wrong)
+        with raises("format", f"{path}: variant"):
+            values_of(path)
+    path.write_text("lr = 1e-4\n")
+    with raises("unknown-name", "variant"):
+        values_of(path, ["small"])
+    refused = CliRunner().invoke(app, ["sft", "--variant", "small"])
+    assert refused.exit_code == 1
+    assert "variant must not be given without a file" in refused.stderr
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_the_recipes_of_the_papers_table(path):
+@pytest.mark.parametrize("base", ["llama3-8b", "qwen2.5-math-7b"])
+@pytest.mark.parametrize("arm", ["attention", "full", "gdn", "mamba", "mesanet", "mlp", "retnet", "ttc"])
+def test_every_row_of_the_papers_table_has_its_settings(base, arm):
     """Each says what its name does, and otherwise what the paper does."""
-    found = settings(values_of(path), path.name)
+    path = Path(__file__).parents[2] / "experiments/math/settings.toml"
+    found = settings(values_of(path, [base, arm]), path.name)
+    assert found.out == f"runs/math/{base}-{arm}"
+    assert base.partition("-")[0].rstrip("0123456789.") in found.model.lower()
     assert (found.batch, found.lr, found.weight_decay, found.warm_up, found.epochs) == (96, 2e-5, 0.1, 0.1, 1)
     assert found.train == "all"
-    row = path.stem.rsplit("-", 1)[1]
-    if row == "full":
+    if arm == "full":
         assert found.adapter is None
     else:
         config = adapter.TTCAdapterConfig.from_dict(found.adapter)
-        assert (config.insert, config.every, config.heads, config.rank) == (row, 8, 16, 16)
+        assert (config.insert, config.every, config.heads, config.rank) == (arm, 8, 16, 16)
         assert config.places(32) == {7: 1, 15: 1, 23: 1, 31: 1}
-
-
-def test_every_row_of_the_papers_table_has_a_recipe():
-    rows = ("attention", "full", "gdn", "mamba", "mesanet", "mlp", "retnet", "ttc")
-    assert sorted(path.stem for path in RECIPES) == [
-        f"{of}-{row}" for of in ("llama3-8b", "qwen2.5-math-7b") for row in rows
-    ]
 
 
 def test_the_command(tmp_path, monkeypatch):

@@ -14,15 +14,15 @@ from ttcnet.extras import require
 
 require("transformers", "models", "ttcnet.adapter")
 
+from ttcnet.models.depth import horizon, set_horizon  # noqa: E402
+
 from .config import TTCAdapterConfig  # noqa: E402
 from .control import (  # noqa: E402
     disable,
     disabled,
     enable,
     freeze_base,
-    horizon,
     parameters,
-    set_horizon,
     train_all,
 )
 from .inserting import insert, remove  # noqa: E402

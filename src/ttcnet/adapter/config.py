@@ -13,7 +13,7 @@ from ttcnet.insertable import (
     check_gain,
     check_homogeneous,
     check_insert,
-    rhythm,
+    parse_interleave,
     say_context_of_before,
 )
 
@@ -77,11 +77,11 @@ class TTCAdapterConfig:
         check_context(self.context)
         check_gain(self.action_gain)
         check_insert(self.insert)
-        rhythm(self.every)
+        parse_interleave("every", self.every)
 
     def places(self, layers: int) -> dict[int, int]:
         """How many layers are inserted into which of a model's decoder layers, counted from 0."""
-        blocks, each = rhythm(self.every)
+        blocks, each = parse_interleave("every", self.every)
         if blocks > layers:
             remedy = f"Pass every={layers} or less."
             fail("every", f"must fit the model's {layers} decoder layers", repr(self.every), remedy, "too-large")

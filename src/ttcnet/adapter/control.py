@@ -1,4 +1,5 @@
-"""A model with layers inserted, in use: how far they plan, whether they do, what is trained.
+"""A model with layers inserted, in use: whether they are at work, what is trained. ttcnet.models.depth says how far
+they plan.
 
 All of these find the layers inside wrappers too, such as PEFT's, torch.compile's or DistributedDataParallel.
 """
@@ -12,44 +13,9 @@ from typing import Any
 from torch import nn
 
 from ttcnet.errors import fail
-from ttcnet.lqr.checks import horizon as check_horizon
-from ttcnet.models.pattern import TTC
 
 from .decoder import WithInsertion, WithInsertions
 from .insertion import Insertion
-
-
-def set_horizon(model: nn.Module, steps: int) -> None:
-    """Have the TTC layers look `steps` ahead, from now on and when the model is saved; 0 switches them off.
-
-    Examples:
-        >>> from transformers import LlamaConfig, LlamaForCausalLM
-        >>> from ttcnet.adapter import TTCAdapterConfig, insert
-        >>> base = LlamaForCausalLM(LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=2))
-        >>> model = insert(base, TTCAdapterConfig(every=2, heads=4))
-        >>> set_horizon(model, 16)
-        >>> with horizon(model, 32):
-        ...     model.config.horizon
-        32
-        >>> model.config.horizon
-        16
-    """
-    steps = check_horizon(steps)
-    config = config_of(model)
-    if config.inserted != TTC:
-        fail("model", "must have TTC layers to set their horizon", config.inserted, "Insert TTC layers.", "no-layers")
-    config.horizon = steps
-
-
-@contextmanager
-def horizon(model: nn.Module, steps: int) -> Iterator[None]:
-    """`set_horizon` for the time of a `with` block."""
-    before = config_of(model).horizon
-    set_horizon(model, steps)
-    try:
-        yield
-    finally:
-        set_horizon(model, before)
 
 
 def disable(model: nn.Module) -> None:
@@ -125,11 +91,6 @@ def insertions_of(model: nn.Module) -> list[Insertion]:
         held: Any = layer.inserted
         found.append(held if isinstance(held, Insertion) else held.modules_to_save[held.active_adapters[0]])
     return found
-
-
-def config_of(model: nn.Module) -> Any:
-    """The configuration, which says how far to plan."""
-    return outermost(model).config
 
 
 def outermost(model: nn.Module) -> Any:

@@ -49,7 +49,6 @@ class WithInsertion:
         attention: Any = self.self_attn  # type: ignore[attr-defined]
         x, _ = attention(hidden_states=self._norm("input_layernorm", hidden_states), **kwargs)
         x = hidden_states + self._norm(self.norms.after_attention, x)
-        horizon = attention.config.horizon if horizon is None else horizon
         x = self.inserted(x, horizon, token_mask, kwargs.get("past_key_values"))
         y = self.mlp(self._norm(self.norms.before_mlp, x))  # type: ignore[attr-defined]
         return x + self._norm(self.norms.after_mlp, y)
@@ -108,8 +107,11 @@ class Backbone(Origin, WithInsertions):
         horizon: int | None = None,
         **kwargs: Any,
     ) -> Any:
-        if horizon is not None:
-            kwargs["horizon"] = self._horizon(horizon)
+        if self.config.inserted == TTC:
+            kwargs["horizon"] = self.config.horizon if horizon is None else check_horizon(horizon)
+        elif horizon is not None:
+            remedy = "Leave it out, or insert TTC layers."
+            fail("horizon", "needs TTC layers", f"{horizon} for {self.config.inserted}", remedy, "no-layers")
         self.check_origin()
         given: dict[str, Any] = dict(
             input_ids=input_ids,
@@ -126,12 +128,6 @@ class Backbone(Origin, WithInsertions):
             refuse_packing(position_ids, kwargs["token_mask"], self.config.inserted, packed)
             refuse_paging(self.config)
         return super().forward(**given, **kwargs)  # type: ignore[misc]
-
-    def _horizon(self, steps: int) -> int:
-        if self.config.inserted != TTC:
-            remedy = "Leave it out, or insert TTC layers."
-            fail("horizon", "needs TTC layers", f"{steps} for {self.config.inserted}", remedy, "no-layers")
-        return check_horizon(steps)
 
     def _any_enabled(self) -> bool:
         return any(getattr(layer, "enabled", False) for layer in self.layers)

@@ -35,10 +35,12 @@ class Insertion(nn.Module):
             for _ in range(count)
         )
 
-    def forward(self, x: Tensor, horizon: int, mask: Tensor | None = None, past_key_values: Any = None) -> Tensor:
+    def forward(
+        self, x: Tensor, horizon: int | None, mask: Tensor | None = None, past_key_values: Any = None
+    ) -> Tensor:
         """Args:
         x: tokens.
-        horizon: steps that TTC layers look ahead.
+        horizon: steps that TTC layers look ahead; None is their own.
         mask: which tokens are real, (batch, length); None if all are.
         past_key_values: the base model's cache, which has the keys of these tokens already.
         """

@@ -18,7 +18,7 @@ from ttcnet.writing import write_text
 
 from .card import adapter_card
 from .config import TTCAdapterConfig
-from .control import config_of, insertions_of, outermost
+from .control import insertions_of, outermost
 from .inserting import Model, attach, base_of, check
 from .insertion import Insertion
 from .origin import base_name, mark_loaded
@@ -40,7 +40,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
         ...     save(model, folder)
         ...     again = load(LlamaForCausalLM(shape), folder)
     """
-    config = config_of(model)
+    config = outermost(model).config
     tensors = {
         f"layers.{insertion.place}.inserted.{name}": processes.whole(value)
         for insertion in insertions_of(model)

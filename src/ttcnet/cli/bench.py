@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from ttcnet import options
 from ttcnet.bars import Bar
 from ttcnet.bench.measure import Outcome, Point, measure
 from ttcnet.bench.providers import OURS, PEERS, PROVIDERS, installed, why_not
@@ -108,7 +108,7 @@ def _check(device: str, out: Path, otherwise: str = "--device cpu") -> None:
     """Before anything is measured."""
     if device not in ("cpu", "cuda"):
         raise typer.BadParameter(f"device must be cpu or cuda; got {device!r}.")
-    if device == "cuda" and not torch.cuda.is_available():
+    if device == "cuda" and not options.gpus():
         raise typer.BadParameter(f"device must be one that torch sees, and it sees no CUDA device. Pass {otherwise}.")
     if out.is_dir():
         raise typer.BadParameter(f"out must be a file; got {out}, which is a folder. Name a file in it.")

@@ -23,7 +23,8 @@ app = typer.Typer(help="Evaluate language models.", no_args_is_help=True, pretty
 app.command()(lm)
 app.command()(likelihood)
 
-Names = Annotated[list[str], typer.Argument(help="math500, amc, aime24, aime25, gsm8k, or JSON Lines files.")]
+TASKS = "math500, amc, aime24, aime25, gsm8k, countdown, sudoku; a JSON Lines file; a Python file with a task."
+Names = Annotated[list[str], typer.Argument(help=TASKS)]
 Model = Annotated[str, typer.Option(help="Folder or name of the Hub; with --server, the model's name there.")]
 Adapter = Annotated[Path | None, typer.Option(help="Folder of an adapter for the model.")]
 ServerUrl = Annotated[str | None, typer.Option(help="OpenAI-compatible server to ask, as http://localhost:8000/v1.")]
@@ -67,40 +68,39 @@ def math_command(
     """Accuracy on mathematical problems, with intervals. Killed runs go on when the command is given again. On several
     GPUs: accelerate launch -m ttcnet.cli eval math ..."""
     with complaints():
-        from ttcnet.tasks.math import Graders, benchmark, problems, system_prompt
+        from ttcnet.tasks import find
 
         _check(model, adapter, server, device)
         check_folder("out", out)
-        chosen = [benchmark(name, data) for name in benchmarks]
-        _distinct([each.name for each in chosen])
+        tasks = [find(name, data) for name in benchmarks]
+        _distinct([task.name for task in tasks])
         horizons = numbers("horizon", horizon)
-        tell(f"Reading the problems of {', '.join(each.name for each in chosen)} ...")
+        tell(f"Reading the problems of {', '.join(task.name for task in tasks)} ...")
         with ExitStack() as opened:
-            for each in chosen:
-                opened.enter_context(owned(out / each.name))
-            graders = opened.enter_context(Graders())
-            graders.check()
-            sets = [problems(each, limit) for each in chosen]  # all of them, before anything is generated
-            from ttcnet.evaluate.runs.run import Plan, check, run_watched
+            for task in tasks:
+                opened.enter_context(owned(out / task.name))
+            from ttcnet.evaluate.runs.run import RunConfig, check, read_examples, run_with_progress
 
+            sets = [read_examples(task, limit) for task in tasks]  # all of them, before anything is generated
             with _engine(model, adapter, server, batch, device, patience, trust=trust_remote_code) as engine:
-                plans = [
-                    Plan(
-                        each.name, found, horizons or ((each.horizon,) if engine.plans else (None,)),
-                        samples or each.samples, each.temperature if temperature is None else temperature,
-                        max_tokens or each.max_tokens, system_prompt(cot) if system is None else system, seed,
+                configs = [
+                    RunConfig(
+                        task.name, task, examples, horizons or ((task.horizon,) if engine.plans else (None,)),
+                        samples or task.samples, task.temperature if temperature is None else temperature,
+                        max_tokens or task.max_tokens,
+                        (task.system if cot else task.system_no_cot) if system is None else system, seed,
                     )
-                    for each, found in zip(chosen, sets, strict=True)
+                    for task, examples in zip(tasks, sets, strict=True)
                 ]  # fmt: skip
-                for plan in plans:
-                    check(engine, plan)
-                done = [run_watched(engine, plan, out / plan.name, graders) for plan in plans]
+                for config in configs:
+                    check(engine, config)
+                done = [run_with_progress(engine, config, out / config.name) for config in configs]
         _tell(done, out)
 
 
 @app.command("scaling")
 def scaling_command(
-    name: Annotated[str, typer.Argument(help="math500, amc, aime24, aime25, gsm8k, or a JSON Lines file.")],
+    name: Annotated[str, typer.Argument(help=TASKS)],
     out: Out,
     model: Model = "",
     adapter: Adapter = None,
@@ -133,29 +133,28 @@ def scaling_command(
     self-consistency and tree of thoughts, with the tokens and seconds of each. Killed runs go on."""
     with complaints():
         from ttcnet.extras import require
-        from ttcnet.tasks.math import Graders, benchmark, problems
+        from ttcnet.tasks import find
 
         _check(model, adapter, server, device)
         check_folder("out", out)
         require("matplotlib", "eval", "Drawing the figure")  # now, not when all is answered
-        source = benchmark(name, data)
-        tell(f"Reading the problems of {source.name} ...")
-        with owned(out), Graders() as graders:
-            graders.check()
-            from ttcnet.evaluate.analysis.scaling import Settings, compare, stages
+        task = find(name, data)
+        tell(f"Reading the problems of {task.name} ...")
+        with owned(out):
+            from ttcnet.evaluate.analysis.scaling import ScalingConfig, compare, method_runs
             from ttcnet.evaluate.analysis.scaling_table import METHODS, table
-            from ttcnet.evaluate.runs.run import run_watched
+            from ttcnet.evaluate.runs.run import read_examples, run_with_progress
 
-            settings = Settings(
+            settings = ScalingConfig(
                 tuple(method or METHODS), numbers("horizons", [horizons]), horizon, n, temperature, breadth, depth,
                 cot, system, max_tokens, seed,
             )  # fmt: skip
-            found = problems(source, limit)
+            examples = read_examples(task, limit)
             wanted = dict(likelihoods="best-of-n" in settings.methods, trust=trust_remote_code)
             with _engine(model, adapter, server, batch, device, patience, **wanted) as engine:
-                parts = stages(engine, source, found, out, settings)
-                summaries = [run_watched(part.engine, part.plan, part.folder, graders) for part in parts]
-                rows = compare(parts, settings, out, graders)
+                runs = method_runs(engine, task, examples, out, settings)
+                summaries = [run_with_progress(each.engine, each.config, each.folder) for each in runs]
+                rows = compare(runs, settings, out)
         if rows:
             show(table(rows))
             say(f"Table and picture are in {out / 'scaling.csv'} and {out / 'scaling.png'}.")

@@ -160,11 +160,11 @@ def eval_command(
         boards = read(data)[:limit]
         check_output("out", out)
         net = load(model, device)
-        from ttcnet.nn import TTCLayer
+        from ttcnet.nn import ttc_layers
         from ttcnet.tasks.sudoku.evaluation import MODES, WORDS, evaluate
         from ttcnet.tasks.sudoku.progress import watched
 
-        plans = any(isinstance(module, TTCLayer) for module in net.modules())
+        plans = bool(ttc_layers(net))
         if horizon and not plans:
             fail("horizon", "must not be given: there are no TTC layers here to set it", horizons, "Leave it out.")
 

@@ -4,41 +4,73 @@ The optimality conditions are M x = b with M symmetric. For a loss on u, h and �
 with the loss's gradients g on the right: a linear-quadratic problem with the same matrices, h~_0 = dλ_0, linear costs
 r = du and q = dh, and an offset c = dλ in the dynamics. Products of x and x~ are then the gradients of all inputs:
 
-    dA_t = λ_t h~_{t-1}' + λ~_t h_{t-1}'      dQ_t = sym(h~_t h_t')      dr_t = u~_t
-    dB_t = λ_t u~_t' + λ~_t u_t'              dR_t = sym(u~_t u_t')      dh_0 = λ~_0
+    dA_t = λ_t h~_{t-1}' + λ~_t h_{t-1}'      dQ_t = sym(h~_t h_t')      dr_t = u~_t      dh_0 = λ~_0
+    dB_t = λ_t u~_t' + λ~_t u_t'              dR_t = sym(u~_t u_t')      dq_t = h~_t      dc_t = λ~_t
+    dN_t = h_{t-1} u~_t' + h~_{t-1} u_t'
+
+Forward mode is a third problem of that kind, with what the tangents add to the optimality conditions on the right. Both
+are written in terms of the solve itself, so that torch can differentiate them again, any number of times.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ..errors import fail
-from .arithmetic import full_precision, outer, symmetrise
+from .arithmetic import apply, full_precision, outer, symmetrise
+
+
+class Terms(NamedTuple):
+    """The fields of an LQR in standard form, or what belongs to each of them."""
+
+    A: Any
+    B: Any
+    Q: Any
+    R: Any
+    h0: Any
+    r: Any = None
+    q: Any = None
+    c: Any = None
+    N: Any = None
 
 
 class Method(Protocol):
     """What riccati.py, kkt.py and symplectic.py have in common: factorise once, substitute for any right-hand side."""
 
-    def factorise(self, A: Tensor, B: Tensor, Q: Tensor, R: Tensor, limit: float) -> Any: ...
+    def factorise(self, A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor | None, limit: float) -> Any: ...
 
     def substitute(
         self, factors: Any, h0: Tensor, r: Tensor | None = None, q: Tensor | None = None, c: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
-def solve_implicitly(
-    method: Method, factors: Any, A: Tensor, B: Tensor, Q: Tensor, R: Tensor, h0: Tensor, r: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Actions, states and co-states by `method` and its factors, differentiated by a second solve with these."""
-    return _ImplicitSolve.apply(method, factors, A, B, Q, R, h0, r)
+Point = tuple[Tensor, Tensor, Tensor]  # actions, states and co-states
+
+
+def with_q0(q: Tensor | None) -> Tensor | None:
+    """(..., T, n) to (..., T+1, n): as methods take it, with a cost of h_0, which is zero."""
+    return None if q is None else torch.cat([torch.zeros_like(q[..., :1, :]), q], -2)
+
+
+def solve_implicitly(method: Method, factors: Any, terms: Terms, limit: float) -> Point:
+    """Actions, states and co-states by `method`, differentiated by a second solve with the factors of the first."""
+    if transformed():
+        return _TransformedSolve.apply(method, limit, *terms)
+    return _ImplicitSolve.apply(method, factors, *terms)
+
+
+def transformed() -> bool:
+    """Whether torch.func (grad, vmap, jacrev, ...) or forward mode is at work. Not for compilers."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 TWICE = (
-    'use solve(problem, method="riccati"), which autograd can differentiate any number of times (a ModulatedLQR turns '
-    "into a problem with family.unroll(horizon))"
+    "use solve(family.unroll(horizon)), which autograd can differentiate any number of times, in place of "
+    "plan(family, horizon)"
 )
 
 
@@ -49,27 +81,112 @@ def refuse_second_derivatives(what: str, otherwise: str = TWICE) -> None:
         fail(what, "has first derivatives only", "a backward pass with create_graph=True", remedy, "no-derivative")
 
 
+def adjoint_terms(terms: Terms, du: Tensor, dh: Tensor, dcostate: Tensor) -> Terms:
+    """The adjoint problem; dh_0, a cost of h_0, is left to `completed`."""
+    return terms._replace(h0=dcostate[..., 0, :], r=du, q=dh[..., 1:, :], c=dcostate[..., 1:, :])
+
+
+def completed(point: Point, dh: Tensor) -> Point:
+    """A solution of the adjoint problem with dh_0 where it belongs."""
+    u, h, costate = point
+    return u, h, torch.cat([costate[..., :1, :] + dh[..., :1, :], costate[..., 1:, :]], -2)
+
+
+def products(point: Point, adjoint: Point) -> Terms:
+    """The gradients of all inputs, for every step."""
+    (u, h, costate), (u_, h_, costate_) = point, adjoint
+    before, before_, after, after_ = h[..., :-1, :], h_[..., :-1, :], h[..., 1:, :], h_[..., 1:, :]
+    lam, lam_ = costate[..., 1:, :], costate_[..., 1:, :]
+    return Terms(
+        A=outer(lam, before_) + outer(lam_, before),
+        B=outer(lam, u_) + outer(lam_, u),
+        Q=symmetrise(outer(after, after_)),
+        R=symmetrise(outer(u, u_)),
+        h0=costate_[..., 0, :],
+        r=u_,
+        q=after_,
+        c=lam_,
+        N=outer(before, u_) + outer(before_, u),
+    )
+
+
+def tangent_terms(terms: Terms, point: Point, tangents: Terms) -> tuple[Terms, Tensor]:
+    """The problem whose solution is the derivative of the solution, and what that of λ_0 has besides."""
+    u, h, costate = point
+    before, after, lam = h[..., :-1, :], h[..., 1:, :], costate[..., 1:, :]
+    dA, dB, dQ, dR, dh0, dr, dq, dc, dN = tangents
+
+    def total(*parts: Tensor | None, like: Tensor) -> Tensor:
+        return sum((x for x in parts if x is not None), torch.zeros_like(like))
+
+    def of(matrix: Tensor | None, x: Tensor, *, turned: bool = False, sym: bool = False) -> Tensor | None:
+        if matrix is None:
+            return None
+        return apply(matrix.mT if turned else symmetrise(matrix) if sym else matrix, x)
+
+    back = total(of(dA, lam, turned=True), of(dN, u), like=lam)  # to the state before each step
+    later = torch.cat([back[..., 1:, :], torch.zeros_like(back[..., :1, :])], -2)
+    right = terms._replace(
+        h0=total(dh0, like=h[..., 0, :]),
+        r=total(dr, of(dR, u, sym=True), of(dN, before, turned=True), of(dB, lam, turned=True), like=u),
+        q=total(dq, of(dQ, after, sym=True), later, like=after),
+        c=total(dc, of(dA, before), of(dB, u), like=after),
+    )
+    return right, back[..., :1, :]
+
+
+def _grads(terms: Terms, wanted: Any, found: Terms) -> tuple[Any, ...]:
+    """The gradients of what was given and is wanted."""
+    return tuple(g if x is not None and want else None for x, want, g in zip(terms, wanted, found, strict=True))
+
+
 class _ImplicitSolve(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, method: Method, factors: Any, A: Tensor, B: Tensor, Q: Tensor, R: Tensor, h0: Tensor, r: Any
-    ) -> Any:
+    def forward(ctx: Any, method: Method, factors: Any, *fields: Any) -> Any:
+        terms = Terms(*fields)
         ctx.method, ctx.factors = method, factors
-        solution = method.substitute(factors, h0, r)
-        ctx.save_for_backward(*solution, A, B, Q, R)  # the factors refer to these: a change in place must not go unseen
+        solution = method.substitute(factors, terms.h0, terms.r, with_q0(terms.q), terms.c)
+        ctx.save_for_backward(*solution, *fields)  # the factors refer to these: a change in place must not go unseen
         return solution
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        refuse_second_derivatives("solve with implicit gradients")
-        du, dh, dcostate = grads
-        u, h, costate, *_ = ctx.saved_tensors
+        u, h, costate, *fields = ctx.saved_tensors
+        terms = Terms(*fields)
         with full_precision(u.device):
-            u_, h_, costate_ = ctx.method.substitute(
-                ctx.factors, h0=dcostate[..., 0, :], r=du, q=dh, c=dcostate[..., 1:, :]
-            )
-        lam, lam_ = costate[..., 1:, :], costate_[..., 1:, :]
-        dA = outer(lam, h_[..., :-1, :]) + outer(lam_, h[..., :-1, :])
-        dB = outer(lam, u_) + outer(lam_, u)
-        dQ, dR = symmetrise(outer(h[..., 1:, :], h_[..., 1:, :])), symmetrise(outer(u, u_))
-        return None, None, dA, dB, dQ, dR, costate_[..., 0, :], u_ if ctx.needs_input_grad[7] else None
+            found = _ImplicitSolve.apply(ctx.method, ctx.factors, *adjoint_terms(terms, *grads))
+            gradients = products((u, h, costate), completed(found, grads[1]))
+        return None, None, *_grads(terms, ctx.needs_input_grad[2:], gradients)
+
+
+class _TransformedSolve(torch.autograd.Function):
+    """Under torch.func and in forward mode, where nothing but tensors can be kept between the passes."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(method: Method, limit: float, *fields: Any) -> Any:
+        terms = Terms(*fields)
+        factors = method.factorise(terms.A, terms.B, terms.Q, terms.R, terms.N, limit)
+        return method.substitute(factors, terms.h0, terms.r, with_q0(terms.q), terms.c)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.method, ctx.limit, *fields = inputs
+        ctx.save_for_backward(*output, *fields)
+        ctx.save_for_forward(*output, *fields)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        u, h, costate, *fields = ctx.saved_tensors
+        terms = Terms(*fields)
+        found = _TransformedSolve.apply(ctx.method, ctx.limit, *adjoint_terms(terms, *grads))
+        gradients = products((u, h, costate), completed(found, grads[1]))
+        return None, None, *_grads(terms, ctx.needs_input_grad[2:], gradients)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        u, h, costate, *fields = ctx.saved_tensors
+        right, first = tangent_terms(Terms(*fields), (u, h, costate), Terms(*tangents[2:]))
+        du, dh, dcostate = _TransformedSolve.apply(ctx.method, ctx.limit, *right)
+        return du, dh, torch.cat([dcostate[..., :1, :] + first, dcostate[..., 1:, :]], -2)

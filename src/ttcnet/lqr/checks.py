@@ -8,6 +8,7 @@ values read the data, which costs a host synchronisation on a GPU, so callers ca
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (int, torch.SymInt)  # a symbol stands for one where torch compiles or exports
 
 
-def one_kind(fields: dict[str, Tensor | None], anchor: str) -> None:
+def one_kind(fields: Mapping[str, Tensor | None], anchor: str) -> None:
     """All fields are floating-point tensors with the dtype and the device of the field named `anchor`."""
     for name, value in fields.items():
         if not isinstance(value, Tensor):

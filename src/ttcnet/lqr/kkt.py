@@ -12,13 +12,13 @@ from functools import partial
 
 from torch import Tensor
 
-from .riccati import Factors, descent, substitute
+from .riccati import Factors, by_step, descent, feedback, substitute
 from .steps import careful
 
-__all__ = ["factorise", "substitute"]
+__all__ = ["factorise", "feedback", "substitute"]
 
 
-def factorise(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, limit: float) -> Factors:
-    As = A.unbind(-3)
-    steps, _ = descent(As, B, Q, R).by(partial(careful, convex=False), Q[..., -1, :, :], range(len(As) - 1, -1, -1))
-    return Factors(As, [steps[t] for t in range(len(As))])
+def factorise(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor | None, limit: float) -> Factors:
+    (As, Ns), way = by_step(A, N), partial(careful, convex=False)
+    steps, _ = descent(As, Ns, B, Q, R).by(way, Q[..., -1, :, :], range(len(As) - 1, -1, -1))
+    return Factors(As, Ns, [steps[t] for t in range(len(As))])

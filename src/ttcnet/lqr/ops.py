@@ -1,6 +1,7 @@
 """plan's computation as operators of torch, ttcnet::plan and ttcnet::plan_backward, so that torch.compile and whatever
 else traces sees one opaque step. Plain eager tensors go past the operators, whose registered autograd costs the host
-several times what the kernels cost the GPU when problems are few. Each backend is a module with
+several times what the kernels cost the GPU when problems are few. A backend is a module, reference.py or
+kernels/{backend}_{device}.py, such as kernels/fused_cpu.py, with
 
     checkpoints(family, horizon) -> shape of what the forward pass keeps for the backward pass
     forward(family, horizon, keep) -> first actions, check-points
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
+from torch.onnx import is_in_onnx_export
 
 from ..bounds import check_reach
 from ..errors import fail
@@ -29,12 +31,6 @@ from .arithmetic import working_dtype
 from .problem import Family, ModulatedLQR
 from .steps import wide_dtype
 
-BACKENDS = {
-    "reference": "recursion",
-    "cuda": "kernels.cuda",
-    "cpu": "kernels.cpu",
-    "symplectic on cuda": "kernels.cuda_symplectic",
-}
 FIELDS = Family._fields
 
 
@@ -47,7 +43,8 @@ class Backend(Protocol):
 
 
 def plan(family: ModulatedLQR, horizon: int, backend: str) -> Tensor:
-    """The first actions, differentiable once. `backend` is one of BACKENDS, and the horizon at least 1."""
+    """The first actions, differentiable once. `backend` is "reference", "fused", or on a CUDA device "symplectic"; the
+    horizon is at least 1."""
     tensors = [getattr(family, name) for name in FIELDS]
     compiling = torch.compiler.is_compiling()
     if compiling and torch.compiler.is_exporting():
@@ -77,7 +74,7 @@ def transformed() -> bool:
 
 
 def _exported(tensors: list[Tensor], horizon: int, backend: str) -> Tensor:
-    if torch.onnx.is_in_onnx_export():
+    if is_in_onnx_export():
         from .traceable import first_actions
 
         return first_actions(_family(tensors), horizon).to(tensors[0].dtype)
@@ -86,8 +83,8 @@ def _exported(tensors: list[Tensor], horizon: int, backend: str) -> Tensor:
 
 
 @cache
-def _module(backend: str) -> Backend:
-    return import_module(f".{BACKENDS[backend]}", __package__)
+def _module(backend: str, device: str) -> Backend:
+    return import_module(".reference" if backend == "reference" else f".kernels.{backend}_{device}", __package__)
 
 
 def _family(tensors: list[Tensor]) -> Family:
@@ -99,7 +96,7 @@ def _family(tensors: list[Tensor]) -> Family:
 
 def _plan(*arguments: Any) -> tuple[Tensor, Tensor]:
     *tensors, horizon, keep, backend = arguments
-    u, kept = _module(backend).forward(_family(tensors), horizon, keep)
+    u, kept = _module(backend, tensors[0].device.type).forward(_family(tensors), horizon, keep)
     dtype = tensors[0].dtype
     return u if u.dtype == dtype else u.to(dtype), kept
 
@@ -117,7 +114,7 @@ def _plan_asked(*arguments: Any) -> tuple[Tensor, Tensor]:
 def _plan_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
     *tensors, horizon, keep, backend = arguments
     family = Family(*tensors)
-    shape = _module(backend).checkpoints(family, horizon) if keep else (0,)
+    shape = _module(backend, family.a.device.type).checkpoints(family, horizon) if keep else (0,)
     u = torch.empty(family.r_inv.shape, dtype=family.a.dtype, device=family.a.device)
     dtype = wide_dtype(u.dtype, u.device) if backend == "reference" else working_dtype(u.dtype)
     return u, u.new_empty(shape, dtype=dtype)
@@ -126,9 +123,10 @@ def _plan_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
 def _plan_backward(*arguments: Any) -> list[Tensor]:
     *tensors, checkpoints, g, horizon, backend = arguments
     family = _family(tensors)
+    module = _module(backend, family.a.device.type)
     if checkpoints is None:
-        checkpoints = _module(backend).forward(family, horizon, True)[1]
-    grads = _module(backend).backward(family, horizon, checkpoints, g.to(family.a.dtype).contiguous())
+        checkpoints = module.forward(family, horizon, True)[1]
+    grads = module.backward(family, horizon, checkpoints, g.to(family.a.dtype).contiguous())
     # what the heads of a token share gets the sum of their gradients
     whole = (_summed(grad, x.ndim) for grad, x in zip(grads, family, strict=True))
     return [grad if grad.dtype == g.dtype else grad.to(g.dtype) for grad in whole]

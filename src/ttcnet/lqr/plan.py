@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from . import checks, ops, stationary
-from .kernels import cpu, cuda
+from .kernels import fused_cpu, fused_cuda
 from .problem import ModulatedLQR
 from .solve import solve
 from .stationary import StationaryLQR
@@ -61,7 +61,7 @@ def plan(
     if backend not in NAMES:
         checks.fail("backend", f"must be one of {', '.join(NAMES)}", repr(backend), "See `ttcnet env`.", "unknown-name")
     checked = _readable(family) if check is None else check
-    chosen = _choose(family, backend, checked)
+    chosen = _choose(family, backend)
     if checked:
         family.check()
     if steps == 0:
@@ -71,7 +71,7 @@ def plan(
         if checked:
             _check_actions(family, u.detach())
         return u
-    if chosen == "symplectic":
+    if chosen == "symplectic" and not _has_symplectic_kernels(family, checked):
         if ops.transformed():
             remedy = 'Use backend="auto" or "reference".'
             checks.fail("backend", "must have rules for torch.func", '"symplectic", which has none', remedy, "backend")
@@ -86,10 +86,10 @@ def backends() -> dict[str, str | None]:
     """Every backend of `plan`, with the reason why it cannot run on this machine, or None if it can."""
     return {
         "reference": None,
-        "fused on cuda": cuda.why_not(),
-        "fused on cpu": cpu.why_not(),
+        "fused on cuda": fused_cuda.why_not(),
+        "fused on cpu": fused_cpu.why_not(),
         "symplectic": None,
-        "symplectic on cuda": cuda.why_not(),
+        "symplectic on cuda": fused_cuda.why_not(),
     }
 
 
@@ -98,38 +98,41 @@ def _readable(family: ModulatedLQR | StationaryLQR) -> bool:
     return family.h0.device.type == "cpu" and not torch.compiler.is_compiling() and not ops.transformed()
 
 
-def _choose(family: ModulatedLQR | StationaryLQR, backend: str, checked: bool) -> str:
-    """The operator's backend for this family, or a RuntimeError that says why there is none. "symplectic" is none of
-    the operator's: it is the iteration in PyTorch, which measures the digits that it loses where it is checked."""
+def _choose(family: ModulatedLQR | StationaryLQR, backend: str) -> str:
+    """The backend for this family, or an error that says why it cannot run."""
     if isinstance(family, StationaryLQR):
         if backend not in ("auto", "reference"):
             remedy = 'Use backend="auto" or "reference".'
             rule, value = "must have a solver for a StationaryLQR", f'"{backend}", which has none'
             checks.fail("backend", rule, value, remedy, "backend")
         return "reference"
-    if backend == "reference" or (backend == "symplectic" and (checked or family.a.device.type != "cuda")):
+    if backend in ("reference", "symplectic"):
         return backend
     obstacle = _obstacle(family)
-    if backend == "symplectic":
-        return "symplectic on cuda" if obstacle is None else "symplectic"
     if obstacle is None:
-        return family.a.device.type
+        return "fused"
     if backend == "fused":
         remedy = 'Use backend="auto" or "reference".'
         checks.fail("backend", "must be able to run here", f'"fused", but {obstacle}', remedy, "backend")
     return "reference"
 
 
+def _has_symplectic_kernels(family: ModulatedLQR, checked: bool) -> bool:
+    """Whether the symplectic iteration runs as kernels. Where it is checked it runs in PyTorch, and measures the digits
+    that it loses."""
+    return not checked and family.a.device.type == "cuda" and _obstacle(family) is None
+
+
 def _obstacle(family: ModulatedLQR) -> str | None:
-    """Why the fused kernels cannot plan this family, or None if they can."""
+    """Why kernels cannot plan this family, or None if they can."""
     device, largest = family.a.device.type, max(family.state_size, family.action_size)
     if device not in ("cpu", "cuda"):
         return f"there are kernels for CUDA devices and the CPU, and the family is on the device {family.a.device}"
-    if device == "cuda" and largest > cuda.LARGEST:
-        return f"its kernels hold up to {cuda.LARGEST} states and actions, and this family has {largest}"
+    if device == "cuda" and largest > fused_cuda.LARGEST:
+        return f"its kernels hold up to {fused_cuda.LARGEST} states and actions, and this family has {largest}"
     if torch.compiler.is_compiling():
         return None  # the operator itself will tell, when it runs
-    return cpu.why_not() if device == "cpu" else cuda.why_not()
+    return fused_cpu.why_not() if device == "cpu" else fused_cuda.why_not()
 
 
 def _plan_symplectically(family: ModulatedLQR, horizon: int, check: bool) -> Tensor:

@@ -4,10 +4,8 @@ The cost to go from h_t is 1/2 h' P_t h + p_t' h + const. `factorise` runs the r
 `substitute` the one for p_t and the roll-out. States follow by feedback and co-states from the step itself: never by a
 recursion of their own, which would amplify rounding by every unstable direction of A.
 
-Like every method, it solves the general linear system of optimality conditions, with a linear state cost q_t and an
-offset c_t in the dynamics besides r_t, because the gradient of a solve is such a system again (see adjoint.py):
-
-    minimise  sum_t 1/2 h_t' Q_t h_t + q_t' h_t + 1/2 u_t' R_t u_t + r_t' u_t,   h_t = A_t h_{t-1} + B_t u_t + c_t
+Like every method, it takes a linear cost q_0 of the state h_0 besides the terms of an LQR, because the gradient of a
+solve is such a system again (see adjoint.py).
 """
 
 from __future__ import annotations
@@ -18,28 +16,34 @@ import torch
 from torch import Tensor
 
 from .arithmetic import apply, per_step, symmetrise
-from .steps import Descent, Step, descend
+from .steps import Descent, Response, Step, descend
 
 
 class Factors(NamedTuple):
-    """A_t and the step itself, for t = 1..T."""
+    """A_t, N_t and the step itself, for t = 1..T."""
 
     A: tuple[Tensor, ...]
+    N: tuple[Tensor | None, ...]
     steps: list[Step]
 
 
-def factorise(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, limit: float) -> Factors:
+def factorise(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor | None, limit: float) -> Factors:
     """`limit`: see steps.largest_pivot."""
+    As, Ns = by_step(A, N)
+    steps = descend(descent(As, Ns, B, Q, R), Q[..., -1, :, :], range(len(As) - 1, -1, -1), limit)
+    return Factors(As, Ns, [steps[t] for t in range(len(As))])
+
+
+def by_step(A: Tensor, N: Tensor | None) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
     As = A.unbind(-3)
-    steps = descend(descent(As, B, Q, R), Q[..., -1, :, :], range(len(As) - 1, -1, -1), limit)
-    return Factors(As, [steps[t] for t in range(len(As))])
+    return As, (None,) * len(As) if N is None else N.unbind(-3)
 
 
-def descent(As: tuple[Tensor, ...], B: Tensor, Q: Tensor, R: Tensor) -> Descent:
+def descent(As: tuple[Tensor, ...], Ns: tuple[Tensor | None, ...], B: Tensor, Q: Tensor, R: Tensor) -> Descent:
     Bs, Qs, Rs = (matrix.unbind(-3) for matrix in (B, Q, R))
     return Descent(
         matrices=lambda t: (Bs[t], Rs[t]),
-        back=lambda value, t: symmetrise(Qs[t - 1] + As[t].mT @ value @ As[t]),
+        back=lambda step, t: symmetrise(Qs[t - 1] + step.before(As[t], Ns[t])),
         wanted=lambda t: True,
     )
 
@@ -48,17 +52,53 @@ def substitute(
     factors: Factors, h0: Tensor, r: Tensor | None = None, q: Tensor | None = None, c: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Actions (..., T, m), states and co-states (..., T+1, n). q is (..., T+1, n), for t = 0..T; c is (..., T, n)."""
-    T, zero = len(factors.A), torch.zeros_like(h0)
-    rs, qs, cs = per_step(r, T, None), per_step(q, T + 1, zero), per_step(c, T, zero)
-
-    linear = list(qs[1:])
-    for t in reversed(range(1, T)):
-        linear[t - 1] = qs[t] + apply(factors.A[t].mT, factors.steps[t].respond(cs[t], linear[t], rs[t]).costate)
-
+    T = len(factors.A)
+    rs, cs = per_step(r, T, None), per_step(c, T, torch.zeros_like(h0))
+    slopes, _ = _slopes(factors, h0, r, q, c)
     h, responses = h0, []
-    for A, step, c_t, p, r_t in zip(factors.A, factors.steps, cs, linear, rs, strict=True):
-        responses.append(step.respond(apply(A, h) + c_t, p, r_t))
+    for A, N, step, c_t, p, r_t in zip(*factors, cs, slopes[1:], rs, strict=True):
+        responses.append(step.respond(apply(A, h) + c_t, p, _pull(r_t, N, h)))
         h = responses[-1].h
     actions, costates, states = (torch.stack(x, -2) for x in zip(*responses, strict=True))
-    first = qs[0] + apply(factors.A[0].mT, responses[0].costate)
+    first = _before(factors, 0, responses[0])
+    if q is not None:
+        first = q[..., 0, :] + first
     return actions, torch.cat([h0.unsqueeze(-2), states], -2), torch.cat([first.unsqueeze(-2), costates], -2)
+
+
+def feedback(
+    factors: Factors, h0: Tensor, r: Tensor | None, q: Tensor | None, c: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """K and k for t = 1..T, P and p for t = 0..T (see Solution)."""
+    p, k = _slopes(factors, h0, r, q, c)
+    K = [step.gain(A, N) for A, N, step in zip(*factors, strict=True)]
+    P0 = symmetrise(factors.steps[0].before(factors.A[0], factors.N[0]))
+    P = [P0, *(step.P for step in factors.steps)]
+    return torch.stack(K, -3), torch.stack(k, -2), torch.stack(P, -3), torch.stack(p, -2)
+
+
+def _slopes(
+    factors: Factors, h0: Tensor, r: Tensor | None, q: Tensor | None, c: Tensor | None
+) -> tuple[list[Tensor], list[Tensor]]:
+    """p_0..p_T, and the constant parts k_1..k_T of the feedback."""
+    T, zero = len(factors.A), torch.zeros_like(h0)
+    rs, cs, slopes, constants = per_step(r, T, None), per_step(c, T, zero), list(per_step(q, T + 1, zero)), []
+    for t in reversed(range(T)):
+        response = factors.steps[t].respond(cs[t], slopes[t + 1], rs[t])
+        slopes[t] = slopes[t] + _before(factors, t, response)
+        constants.append(response.u)
+    return slopes, constants[::-1]
+
+
+def _before(factors: Factors, t: int, response: Response) -> Tensor:
+    """The co-state before step t + 1, without the linear cost of that state."""
+    A, N = factors.A[t], factors.N[t]
+    costate = apply(A.mT, response.costate)
+    return costate if N is None else costate + apply(N, response.u)
+
+
+def _pull(r: Tensor | None, N: Tensor | None, h: Tensor) -> Tensor | None:
+    """The linear cost of the actions of a step that starts from h."""
+    if N is None:
+        return r
+    return apply(N.mT, h) if r is None else r + apply(N.mT, h)

@@ -6,16 +6,19 @@ import warnings
 
 import torch
 
-from . import checks, kkt, riccati, symplectic
-from .adjoint import Method, solve_implicitly
+from . import checks, feedback, kkt, riccati, symplectic
+from .adjoint import Method, Terms, solve_implicitly, with_q0
 from .arithmetic import full_precision
-from .problem import LQR, Solution
+from .problem import LQR
+from .solution import Solution
 from .steps import Quick, largest_pivot, wide_dtype
 
 METHODS: dict[str, Method] = {"riccati": riccati, "symplectic": symplectic, "kkt": kkt}
 
 
-def solve(problem: LQR, method: str = "riccati", *, implicit: bool | None = None, check: bool = True) -> Solution:
+def solve(
+    problem: LQR, method: str = "riccati", *, gains: bool = False, implicit: bool | None = None, check: bool = True
+) -> Solution:
     """The optimal actions, states, co-states and cost of `problem`, differentiable with respect to all its fields.
 
     Args:
@@ -23,11 +26,13 @@ def solve(problem: LQR, method: str = "riccati", *, implicit: bool | None = None
             float32 what is not float64).
         method: "riccati" (dynamic programming; the default), "kkt" (block LU of the optimality conditions) or
             "symplectic" (the paper's; needs invertible A and loses digits over long horizons).
+        gains: whether the solution is to have feedback gains K, k and values P, p; "symplectic" finds none.
         implicit: how gradients are found. True: by one more solve with the factors of the first, which is faster and
-            holds no graph. False: by autograd through the recursion, which can be differentiated again; its backward
-            pass runs in whatever precision surrounds it, so call backward outside autocast. None takes False for
-            "riccati" and True for the others.
-        check: whether to check values before and after, at the price of a host synchronisation on a GPU.
+            holds no graph. False: by autograd through the recursion; its backward pass runs in whatever precision
+            surrounds it, so call backward outside autocast. None takes False for "riccati" and True for the others.
+            Either can be differentiated again, and by torch.func.
+        check: whether to check values before and after, at the price of a host synchronisation on a GPU. Under
+            torch.func, which shows no values, pass False.
 
     Raises:
         ValueError: for an invalid problem or an unknown method, for a problem without a finite optimum, and if a
@@ -50,30 +55,48 @@ def solve(problem: LQR, method: str = "riccati", *, implicit: bool | None = None
     if method not in METHODS:
         remedy = "See help(ttcnet.lqr.solve)."
         checks.fail("method", f"must be one of {', '.join(METHODS)}", repr(method), remedy, "unknown-name")
+    if gains and method == "symplectic":
+        remedy = 'The symplectic iteration has none: use method="riccati" or "kkt".'
+        checks.fail("gains", 'must be False for method="symplectic"', gains, remedy, "conflict")
     if check:
         problem.check()
     implicit = method != "riccati" if implicit is None else implicit
-    way, asked = METHODS[method], problem.h0.dtype
-    dense = problem.standard_form(None if method == "symplectic" else wide_dtype(asked, problem.h0.device))
-    factors = None
-    with full_precision(dense.h0.device):
-        A, B, Q, R, h0, r = dense.A, dense.B, dense.Q, dense.R, dense.h0, dense.r
-        if dense.horizon == 0:
-            u, h = B.sum(-2), h0.unsqueeze(-2)
-            costate = torch.zeros_like(h)
-        else:
-            with torch.set_grad_enabled(torch.is_grad_enabled() and not implicit):
-                factors = way.factorise(A, B, Q, R, largest_pivot(asked, dense.h0.dtype))
-            if implicit:
-                u, h, costate = solve_implicitly(way, factors, A, B, Q, R, h0, r)
-            else:
-                u, h, costate = way.substitute(factors, h0, r)
-        cost = dense.objective(u, h)
-    solution = Solution(*(x.to(asked) for x in (u, h, costate, cost)))
+    solution, quick = _by_torch(problem, method, gains, implicit)
     if check:
-        quick = isinstance(factors, riccati.Factors) and all(isinstance(step, Quick) for step in factors.steps)
         _check_solution(problem, solution, method, quick)
     return solution
+
+
+def _by_torch(problem: LQR, method: str, gains: bool, implicit: bool) -> tuple[Solution, bool]:
+    """The solution, and whether all steps went the quick way."""
+    way, asked = METHODS[method], problem.h0.dtype
+    dense = problem.standard_form(None if method == "symplectic" else wide_dtype(asked, problem.h0.device))
+    terms, limit = Terms(*(getattr(dense, name) for name in Terms._fields)), largest_pivot(asked, dense.h0.dtype)
+    with full_precision(dense.h0.device):
+        if dense.horizon == 0:
+            return _of_nothing(dense, asked, gains), True
+        right = (terms.h0, terms.r, with_q0(terms.q), terms.c)
+        found: tuple[torch.Tensor, ...] = ()
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not implicit):
+            factors = way.factorise(terms.A, terms.B, terms.Q, terms.R, terms.N, limit)
+            if gains:
+                found = riccati.feedback(factors, *right)
+        u, h, costate = solve_implicitly(way, factors, terms, limit) if implicit else way.substitute(factors, *right)
+        if gains and implicit:
+            found = feedback.differentiable(terms, found)  # type: ignore[arg-type]
+        cost = dense.objective(u, h)
+        quick = isinstance(factors, riccati.Factors) and all(isinstance(step, Quick) for step in factors.steps)
+    return Solution(*(x.to(asked) for x in (u, h, costate, cost, *found))), quick
+
+
+def _of_nothing(dense: LQR, asked: torch.dtype, gains: bool) -> Solution:
+    """No step: nothing is decided, and h_0 costs nothing."""
+    h, u = dense.h0.unsqueeze(-2), dense.B.sum(-2)
+    zero = torch.zeros_like(h)
+    parts = [u, h, zero, dense.objective(u, h)]
+    if gains:
+        parts += [dense.B.mT, u, torch.zeros_like(dense.h0[..., None, :, None] * zero.unsqueeze(-2)), zero]
+    return Solution(*(x.to(asked) for x in parts))
 
 
 @torch.no_grad()

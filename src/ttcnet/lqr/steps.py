@@ -4,7 +4,8 @@ Behind a step lies the cost to go 1/2 h' P h + p' h. The step has its actions u 
 
     R u + B' λ = -r        B u - h = -x        P h - λ = -p
 
-For p = r = 0, λ = P° x, where P° is the cost to go before the step. There are two ways to solve these equations:
+For p = r = 0, λ = P° x, where P° is the cost to go before the step. With x = A h, r = N' h for the state h before,
+its cost to go has the curvature A' λ + N u: P_{t-1} - Q_{t-1}. There are two ways to solve these equations:
 
 - Quick: a Cholesky factor of S = R + B' P B, with P° = P - P B S^-1 B' P and h = x + B u. Those are differences: where
   actions are cheap they are smaller than what they are made of by 1 / d, where d is a pivot of S over the same pivot of
@@ -66,6 +67,18 @@ class Quick(NamedTuple):
         W = torch.linalg.solve_triangular(self.L, self.B.mT @ self.P, upper=False)
         return symmetrise(self.P - W.mT @ W)
 
+    def before(self, A: Tensor, N: Tensor | None) -> Tensor:
+        """The curvature of the cost to go from the state before the step, without that state's own cost."""
+        if N is None:
+            return A.mT @ self.value() @ A
+        W = torch.linalg.solve_triangular(self.L, self.B.mT @ self.P @ A + N.mT, upper=False)
+        return A.mT @ self.P @ A - W.mT @ W
+
+    def gain(self, A: Tensor, N: Tensor | None) -> Tensor:
+        """The actions over the state before the step, (..., m, n)."""
+        pull = self.B.mT @ self.P @ A
+        return -torch.cholesky_solve(pull if N is None else pull + N.mT, self.L)
+
 
 class Careful(NamedTuple):
     """A step by the LU factors of its equations, rows and unknowns in the order of the head of this file."""
@@ -86,6 +99,28 @@ class Careful(NamedTuple):
         right = torch.zeros_like(self.system[..., :n])
         right[..., self.action_size : self.action_size + n, :] = -torch.eye(n, dtype=right.dtype, device=right.device)
         return symmetrise(self._solve(right).split(self._sizes(n), -2)[1])
+
+    @property
+    def P(self) -> Tensor:
+        n = (self.system.shape[-1] - self.action_size) // 2
+        return self.system[..., -n:, -n:]
+
+    def before(self, A: Tensor, N: Tensor | None) -> Tensor:
+        """As Quick has it."""
+        if N is None:
+            return A.mT @ self.value() @ A
+        u, costate, _ = self._from(A, N)
+        return A.mT @ costate + N @ u
+
+    def gain(self, A: Tensor, N: Tensor | None) -> Tensor:
+        """As Quick has it."""
+        return self._from(A, N)[0]
+
+    def _from(self, A: Tensor, N: Tensor | None) -> tuple[Tensor, ...]:
+        """The response to x = A h and r = N' h, as matrices that h is multiplied with."""
+        none = A.new_zeros(*A.shape[:-2], self.action_size, A.shape[-1])
+        right = torch.cat([none if N is None else -N.mT.expand_as(none), -A, torch.zeros_like(A)], -2)
+        return self._solve(right).split(self._sizes(A.shape[-1]), -2)
 
     def _sizes(self, n: int) -> list[int]:
         return [self.action_size, n, n]
@@ -134,25 +169,25 @@ Way = Callable[[Tensor, Tensor, Tensor], tuple[Step, Tensor]]
 
 
 class Descent(NamedTuple):
-    """How to get from the last step to the first: B and R of a step, P of the step before from P° of a step, and which
-    steps are wanted."""
+    """How to get from the last step to the first: B and R of a step, P of the step before a step, and which steps are
+    wanted."""
 
     matrices: Callable[[int], tuple[Tensor, Tensor]]
-    back: Callable[[Tensor, int], Tensor]
+    back: Callable[[Step, int], Tensor]
     wanted: Callable[[int], bool]
 
     def by(self, way: Way, P: Tensor, times: range) -> tuple[dict[int, Step], Tensor]:
         """The wanted steps of `times`, of the first of which P is given, and the largest d."""
         found: dict[int, Step] = {}
-        largest, value, later = P.new_zeros(()), None, 0
+        largest, step, later = P.new_zeros(()), None, 0
         for t in times:
-            if value is not None:
-                P = self.back(value(), later)
+            if step is not None:
+                P = self.back(step, later)
             step, d = way(P, *self.matrices(t))
             largest = torch.maximum(largest, d)
             if self.wanted(t):
                 found[t] = step
-            value, later = step.value, t
+            later = t
         return found, largest
 
 

@@ -8,7 +8,8 @@ It needs A_t invertible, and it loses digits by nature: S_t has eigenvalues in r
 strongly controlled horizon the rows of [Y1 Y2] turn towards one another and the roll-out amplifies what is lost. It is
 here as the method of the paper and as a cross-check; use "riccati" or "kkt" for answers. Two slips of the paper are
 mended: y3 is accumulated from the left like Y1 and Y2, and λ_0 = Y1^-1 (Y2 h_0 + y3), not Y1^-1 Y2 (h_0 + y3).
-(See riccati.py for q and c.)
+A cross term N is eliminated first: with K = R^-1 N', the actions u + K h_{t-1} have none, and act on A - B K with the
+state cost Q_{t-1} - N K and the linear one q_{t-1} - N R^-1 r. (See riccati.py for q_0.)
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from .arithmetic import apply, per_step
 
 
 class Factors(NamedTuple):
-    """Per step: A_t, A_t^-T, B_t, Q_t (t = 0..T, with Q_0 = 0), R_t^-1 and G_t = B_t R_t^-1 B_t'."""
+    """Per step: A_t, A_t^-T, B_t, Q_t (t = 0..T, with Q_0 = 0), R_t^-1, G_t = B_t R_t^-1 B_t' and N_t. Where there is
+    an N, A and Q are those without it."""
 
     A: tuple[Tensor, ...]
     A_inv_T: tuple[Tensor, ...]
@@ -30,16 +32,21 @@ class Factors(NamedTuple):
     Q: tuple[Tensor, ...]
     R_inv: tuple[Tensor, ...]
     G: tuple[Tensor, ...]
+    N: tuple[Tensor | None, ...]
 
 
-def factorise(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, limit: float) -> Factors:
+def factorise(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor | None, limit: float) -> Factors:
     """All inverses, which are independent of each other and so run in parallel."""
-    A_inv, _ = torch.linalg.inv_ex(A)
     R_inv, _ = torch.linalg.inv_ex(R)
-    Qs = Q.unbind(-3)
-    Q0 = Q.new_zeros(*Q.shape[:-3], *Q.shape[-2:])
+    Q = torch.cat([torch.zeros_like(Q[..., :1, :, :]), Q], -3)
+    if N is not None:
+        A = A - B @ R_inv @ N.mT
+        Q = torch.cat([Q[..., :-1, :, :] - N @ R_inv @ N.mT, Q[..., -1:, :, :]], -3)
+    A_inv, _ = torch.linalg.inv_ex(A)
     G = B @ R_inv @ B.mT
-    return Factors(A.unbind(-3), A_inv.mT.unbind(-3), B.unbind(-3), (Q0, *Qs), R_inv.unbind(-3), G.unbind(-3))
+    Ns = (None,) * B.shape[-3] if N is None else N.unbind(-3)
+    parts = (x.unbind(-3) for x in (A, A_inv.mT, B, Q, R_inv, G))
+    return Factors(*parts, Ns)  # type: ignore[call-arg]
 
 
 def substitute(
@@ -48,7 +55,10 @@ def substitute(
     """Actions (..., T, m), states and co-states (..., T+1, n). q is (..., T+1, n), for t = 0..T; c is (..., T, n)."""
     T, n, m = len(factors.A), h0.shape[-1], factors.B[0].shape[-1]
     zero_state, zero_action = torch.zeros_like(h0), h0.new_zeros(*h0.shape[:-1], m)
-    rs, qs, cs = per_step(r, T, zero_action), per_step(q, T + 1, zero_state), per_step(c, T, zero_state)
+    rs, qs, cs = per_step(r, T, zero_action), list(per_step(q, T + 1, zero_state)), per_step(c, T, zero_state)
+    for t, (N, R_inv) in enumerate(zip(factors.N, factors.R_inv, strict=True)):
+        if N is not None:
+            qs[t] = qs[t] - apply(N, apply(R_inv, rs[t]))
     # the affine part b_t = [to_state; to_costate] of the forward iteration
     to_costate = [-apply(factors.A_inv_T[t], qs[t]) for t in range(T)]
     to_state = [
@@ -71,8 +81,9 @@ def substitute(
     actions, states, costates = [], [state], [costate]
     for t in range(T):
         costate = apply(factors.A_inv_T[t], costate - apply(factors.Q[t], state)) + to_costate[t]
-        actions.append(-apply(factors.R_inv[t], apply(factors.B[t].mT, costate) + rs[t]))
-        state = apply(factors.A[t], state) + apply(factors.B[t], actions[-1]) + cs[t]
+        action, N = -apply(factors.R_inv[t], apply(factors.B[t].mT, costate) + rs[t]), factors.N[t]
+        actions.append(action if N is None else action - apply(factors.R_inv[t], apply(N.mT, state)))
+        state = apply(factors.A[t], state) + apply(factors.B[t], action) + cs[t]
         states.append(state)
         costates.append(costate)
     return torch.stack(actions, -2), torch.stack(states, -2), torch.stack(costates, -2)

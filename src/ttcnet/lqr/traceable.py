@@ -1,7 +1,8 @@
 """plan in elementary operations, for graphs that leave PyTorch: ONNX knows no Cholesky factor.
 
-The actions of a step are absorbed into P one by one, as in kernels/cpu_loops.py, with nothing but products and one
-division each. With w = r_inv exp(-2 t decay_B), v = P b and d = 1 + w b'v, the gain of an action is k = v w / d, and
+The actions of a step are absorbed into P one by one, as in kernels/fused_cpu_loops.py, with nothing but products and
+one division each. With w = r_inv exp(-2 t decay_B), v = P b and d = 1 + w b'v, the gain of an action is k = v w / d,
+and
 
     P <- (I - k b') P (I - b k') + v v' w / d²
 

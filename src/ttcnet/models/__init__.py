@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelF
 from .cache import MixerCache  # noqa: E402
 from .cells import TTCNetForCellClassification  # noqa: E402
 from .configuration import TTCNetConfig  # noqa: E402
+from .depth import horizon, loops, set_horizon, set_loops  # noqa: E402
 from .modeling import TTCNetForCausalLM, TTCNetModel  # noqa: E402
 
 AutoConfig.register("ttcnet", TTCNetConfig)
@@ -16,4 +17,14 @@ AutoModel.register(TTCNetConfig, TTCNetModel)
 AutoModelForCausalLM.register(TTCNetConfig, TTCNetForCausalLM)
 AutoModelForTokenClassification.register(TTCNetConfig, TTCNetForCellClassification)
 
-__all__ = ["MixerCache", "TTCNetConfig", "TTCNetForCausalLM", "TTCNetForCellClassification", "TTCNetModel"]
+__all__ = [
+    "MixerCache",
+    "TTCNetConfig",
+    "TTCNetForCausalLM",
+    "TTCNetForCellClassification",
+    "TTCNetModel",
+    "horizon",
+    "loops",
+    "set_horizon",
+    "set_loops",
+]

@@ -70,7 +70,7 @@ def check_generation(settings: Any, mode: Any) -> None:
         fail("generate", rule, "assistant_model, prompt_lookup_num_tokens or the like", remedy, "stateful")
 
 
-def check_loops(cache: Any, loops: int) -> None:
+def check_loops_of_cache(cache: Any, loops: int) -> None:
     """Fail if a cache, ours or transformers', was filled with another number of loops."""
     if cache is None:
         return

@@ -11,13 +11,13 @@ from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
-from ttcnet.bounds import check_size
 from ttcnet.errors import fail
 
 from .attention import Attending
 from .blocks import Block
-from .cache import MixerCache, check_generation, check_loops
+from .cache import MixerCache, check_generation, check_loops_of_cache
 from .configuration import TTCNetConfig
+from .depth import check_loops
 from .hub import card
 from .masks import real_tokens, refuse_others, refuse_packing
 from .pretrained import Conventions
@@ -155,8 +155,8 @@ class TTCNetModel(TTCNetPreTrainedModel):
             mask = real_tokens(attention_mask, *x.shape[:2])
             refuse_packing(position_ids, mask, "a mixer of this model")
         horizon = self.config.horizon if horizon is None else horizon
-        loops = check_size("loops", self.config.loops if loops is None else loops, 1, "Pass 1 to apply blocks once.")
-        check_loops(cache, loops)
+        loops = check_loops(self.config.loops if loops is None else loops)
+        check_loops_of_cache(cache, loops)
         states: list[Any] = [x] if every else []
         for number in range(1, loops + 1):
             start = 0 if cache is None else (number - 1) * self.mixers

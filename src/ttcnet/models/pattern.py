@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ttcnet.bounds import TOGETHER
-from ttcnet.errors import fail, whole_number
+from ttcnet.errors import fail
 from ttcnet.insertable import TTC as TTC
+from ttcnet.insertable import parse_interleave
 from ttcnet.nn.mixers import KINDS
 
 
@@ -45,14 +45,7 @@ def interleaved(interleave: str | None, blocks: int, mixer: str, insert: str = T
     applied in loops count each time: of 1 block, "8:1" inserts into every eighth pass."""
     if interleave is None:
         return [mixer] * blocks
-    every, count = (whole_number(part) for part in str(interleave).partition(":")[::2])
-    remedy = "Pass blocks:layers, such as 8:1, 4:1, 16:1 or 16:2, or None for no such layer."
-    if not (every and count):
-        rule = "must be two whole numbers of 1 or more, blocks:layers"
-        fail("interleave", rule, repr(interleave)[:40], remedy, "format")
-    if count > TOGETHER:
-        rule = f"must insert {TOGETHER} layers or fewer in one place"
-        fail("interleave", rule, repr(interleave), remedy, "too-large")
+    every, count = parse_interleave("interleave", interleave)
     step, passes = every, 1
     if step > blocks:
         if step > blocks * loops or step % blocks:

@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     from . import mixers
     from .horizon import Fixed, PoissonLogNormal, Uniform
     from .inserted import Inserted
-    from .ttc import TTCLayer
+    from .ttc import TTCLayer, ttc_layers
 
-__all__ = ["Fixed", "Inserted", "PoissonLogNormal", "TTCLayer", "Uniform", "mixers"]
+__all__ = ["Fixed", "Inserted", "PoissonLogNormal", "TTCLayer", "Uniform", "mixers", "ttc_layers"]
 
 _WHERE = {
     "Fixed": "horizon", "Inserted": "inserted", "PoissonLogNormal": "horizon", "TTCLayer": "ttc", "Uniform": "horizon",
+    "ttc_layers": "ttc",
 }  # fmt: skip
 
 

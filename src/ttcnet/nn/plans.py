@@ -30,7 +30,8 @@ def whole_plans(family: ModulatedLQR | StationaryLQR, horizon: int) -> Solution:
     whole: dict[str, Tensor] = {}
     for first in range(0, tokens, at_once):
         some = {name: value[first : first + at_once] for name, value in fields.items()}
-        for name, value in vars(solve(kind(**some).unroll(horizon), check=False)).items():
+        found = solve(kind(**some).unroll(horizon), check=False)
+        for name, value in ((name, getattr(found, name)) for name in ("u", "h", "costate", "cost")):
             if first == 0:
                 whole[name] = value.new_empty(tokens, *value.shape[1:])
             whole[name][first : first + at_once] = value

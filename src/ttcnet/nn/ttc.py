@@ -159,7 +159,9 @@ class TTCLayer(nn.Module):
         y = x + self._answer(x, problem, horizon)
         solution = whole_plans(problem, horizon)
         lead = (*x.shape[:-1], self.heads)
-        return y, Solution(**{name: value.view(*lead, *value.shape[2:]) for name, value in vars(solution).items()})
+        return y, Solution(
+            **{name: value.view(*lead, *value.shape[2:]) for name, value in vars(solution).items() if value is not None}
+        )
 
     def problem(self, x: Tensor) -> Problem:
         """The control problems that tokens x (..., width) plan: one a head, the tokens flattened to N."""
@@ -210,3 +212,8 @@ class TTCLayer(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.width}, heads={self.heads}, context={self.context_kind!r}, horizon={self.horizon}"
+
+
+def ttc_layers(model: nn.Module) -> dict[str, TTCLayer]:
+    """The TTC layers of a model, by name."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, TTCLayer)}

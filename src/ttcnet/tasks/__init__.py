@@ -1,1 +1,14 @@
-"""Tasks: data, puzzles, prompts and grading. A task is a package of its own; this module imports none of them."""
+"""Tasks: what models are asked, and how their answers are judged.
+
+    task = find("gsm8k")                      # or "countdown", "sudoku", a JSON Lines file, a Python file
+    examples = task.examples()
+    task.prompt(examples[0])                  # what a model is asked
+    task.grade(examples[0], "...").right      # what its answer is worth
+
+Every task implements the protocol `Task`. The page "Add a task" of the documentation shows how to write one.
+"""
+
+from .registry import NAMES, find
+from .task import Example, Task, Verdict
+
+__all__ = ["NAMES", "Example", "Task", "Verdict", "find"]

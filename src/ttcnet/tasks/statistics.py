@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb, fsum, sqrt
+from statistics import fmean
 
 from ttcnet.errors import fail
 
@@ -81,3 +82,17 @@ def ratio(sums: Sequence[float], counts: Sequence[int]) -> Mean:
     spread = fsum((one - rate * count) ** 2 for one, count in zip(sums, counts, strict=True)) * n / max(n - 1, 1)
     error = NORMAL_95 * sqrt(spread) / total
     return Mean(rate, rate - error, rate + error)
+
+
+def accuracy(shares: Sequence[float]) -> Mean | None:
+    """The mean of one share a problem; None if there are none. The interval is Wilson's if every share is 0 or 1, else
+    a bootstrap over problems.
+
+    Examples:
+        >>> print(accuracy([1.0, 0.0, 1.0, 1.0]))
+        0.7500 (0.3006 to 0.9544)
+    """
+    if not shares:
+        return None
+    binary = all(share in (0.0, 1.0) for share in shares)
+    return Mean(fmean(shares), *(wilson(round(sum(shares)), len(shares)) if binary else bootstrap(shares)))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ttcnet.lqr import ModulatedLQR
 from ttcnet.lqr.problem import Family
-from ttcnet.lqr.recursion import backward, forward
+from ttcnet.lqr.reference import backward, forward
 
 from .errors import NAMES, Provider, cast, differentiate, rounded
 from .regimes import COSTS, REGIMES, draw, with_costs

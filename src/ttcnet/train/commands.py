@@ -16,7 +16,7 @@ KEYS = (
     "In a TOML file every setting has the name of its option, with _ for -; but insert, every and heads stand in a "
     "table named adapter, beside state_size = 16, action_size (state_size if not given), rank = 16, horizon = 8, "
     "time_homogeneous = false, dropout = 0.0, zero_init = true, action_gain = 1.0 and context = token. "
-    "adapter = 'none' is --insert none. extends = 'common.toml' takes the rest from a file beside it."
+    "adapter = 'none' is --insert none. A table [variant.NAME] holds settings that --variant NAME puts before the rest."
 )
 
 
@@ -24,6 +24,9 @@ def sft(
     context: typer.Context,
     settings: Annotated[
         Path | None, typer.Argument(help="TOML file with the settings of the run; options go before what it says.")
+    ] = None,
+    variant: Annotated[
+        list[str] | None, typer.Option(help="Of the file: take its settings of this name; may be given again.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="Folder or name of the Hub.")] = None,
     data: Annotated[str | None, typer.Option(help="JSON Lines file, plain or gzip, or owner/name of the Hub.")] = None,
@@ -105,11 +108,14 @@ def _given(context: typer.Context) -> dict[str, Any]:
 
 def _values(file: Path | None, options: dict[str, Any]) -> dict[str, Any]:
     """What the file says, and before it the options."""
-    from ttcnet.errors import whole_number
+    from ttcnet.errors import fail, whole_number
 
     from .settings import values_of
 
-    values: dict[str, Any] = {} if file is None else values_of(file)
+    variants = options.pop("variant", [])
+    if file is None and variants:
+        fail("variant", "must not be given without a file", ", ".join(variants), "Name the file first.", "conflict")
+    values: dict[str, Any] = {} if file is None else values_of(file, variants)
     inserted = {name: options.pop(name) for name in ("insert", "every", "heads") if name in options}
     values |= options
     if inserted.get("insert") == "none":

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from ttcnet.errors import fail
-from ttcnet.insertable import check_insert, rhythm
+from ttcnet.insertable import check_insert, parse_interleave
 from ttcnet.nn.horizon import parse
 
 TRAINED = ("inserted", "all", "lora")
@@ -102,7 +103,7 @@ class FineTuning:
         if "insert" in given:
             check_insert(given["insert"])
         if "every" in given:
-            rhythm(given["every"])
+            parse_interleave("every", given["every"])
         parse(self.horizon)
         if self.inserted_lr is not None and self.adapter is None:
             remedy = "Leave it out, or pass an adapter."
@@ -120,8 +121,9 @@ def _is(value: Any, kind: type) -> bool:
     return isinstance(value, (int, float) if kind is float else kind) and (kind is bool or not isinstance(value, bool))
 
 
-def values_of(path: Path, *above: Path) -> dict[str, Any]:
-    """What a TOML file says; `extends` names a file beside it that says the rest."""
+def values_of(path: Path, variants: Sequence[str] = ()) -> dict[str, Any]:
+    """What a TOML file says. Its table `variant` holds settings by name; those of `variants` go before the rest, the
+    last one first of all. {variant} in `out` becomes their names."""
     if not path.is_file():
         remedy = "Name a TOML file; the documentation says how to write one."
         fail("settings", "must be a file", f"{str(path)!r}, which is none", remedy, FileNotFoundError)
@@ -129,12 +131,23 @@ def values_of(path: Path, *above: Path) -> dict[str, Any]:
         values = tomllib.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
         fail(str(path), "must be TOML", error, "Correct the file.")
-    other = values.pop("extends", None)
-    if other is None:
-        return values
-    if not isinstance(other, str) or path.parent / other in (path, *above):
-        fail(f"{path}: extends", "must name another file beside it", repr(other), "Correct it.")
-    return values_of(path.parent / other, path, *above) | values
+    known = values.pop("variant", {})
+    if not isinstance(known, dict) or not all(isinstance(table, dict) for table in known.values()):
+        fail(f"{path}: variant", "must be a table of tables", repr(known), "Correct the file.", "format")
+    for name in variants:
+        if name not in known:
+            rule = f"must be one of {', '.join(known)}" if known else "must not be given: the file has no variants"
+            fail("variant", rule, repr(name), "Name one of the file's, or leave it out.", "unknown-name")
+        chosen = dict(known[name])
+        if isinstance(values.get("adapter"), dict) and isinstance(chosen.get("adapter"), dict):
+            chosen["adapter"] = values["adapter"] | chosen["adapter"]
+        values |= chosen
+    if isinstance(values.get("out"), str) and "{variant}" in values["out"]:
+        if not variants:
+            remedy = "Choose with --variant, once for each that you want."
+            fail("variant", f"must be given: one or more of {', '.join(known)}", "none", remedy, "missing")
+        values["out"] = values["out"].replace("{variant}", "-".join(variants))
+    return values
 
 
 def settings(values: dict[str, Any], source: str = "settings") -> FineTuning:

@@ -9,11 +9,14 @@ from tests.evaluate.scripted import model_folder, sums, ttcnet
 from tests.fake_server import answer, serving
 from ttcnet.evaluate.analysis.scaling_table import sample_rows
 from ttcnet.evaluate.analysis.selection import Vote, best_of, by_problem
+from ttcnet.tasks.jsonl import JsonLines
+
+TASK = JsonLines("sums.jsonl")
 
 
 def line(sample, answer, verdict="wrong", logprob=-1.0, problem=1):
     told = dict(problem=problem, sample=sample, horizon=8, answer=answer, verdict=verdict, mean_logprob=logprob)
-    return told | dict(new_tokens=10, seconds=0.5)
+    return told | dict(new_tokens=10, seconds=0.5, note="")
 
 
 def test_best_of_n_is_the_likeliest():
@@ -27,23 +30,23 @@ def test_best_of_n_is_the_likeliest():
     assert best_of([nothing]) == nothing
 
 
-def test_votes_count_equal_answers_together(graders):
+def test_votes_count_equal_answers_together():
     said = ["3", r"\frac{1}{2}", "0.5", None, "3", r"\frac{2}{4}"]
     samples = [line(sample, answer) for sample, answer in enumerate(said)]
-    vote = Vote({1: samples}, graders)
+    vote = Vote({1: samples}, TASK)
     assert vote.winner(samples)["sample"] == 1  # a half, in three words
     assert vote.winner(samples[:5])["sample"] == 0  # two against two: the earlier one
     assert vote.winner(samples[3:4])["sample"] == 3
     assert vote.winner([line(0, None)])["answer"] is None
 
 
-def test_rows_of_samples(graders):
+def test_rows_of_samples():
     def problem(number, said):
         return [line(k, text, "right" if text == "7" else "wrong", -k, number) for k, text in enumerate(said)]
 
     lines = problem(1, ["7", "5", "7", "5"]) + problem(2, ["5", "7", "7", "1"])
     lines.append(line(3, None, "failed", None, 3))
-    rows = sample_rows(lines, True, ("best-of-n", "self-consistency"), 4, graders)
+    rows = sample_rows(lines, True, ("best-of-n", "self-consistency"), 4, TASK)
     assert [(row.method, row.n, row.accuracy) for row in rows] == [
         ("best-of-n", 1, 0.5),
         ("best-of-n", 2, 0.5),

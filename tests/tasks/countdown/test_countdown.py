@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from ttcnet.cli import app
 from ttcnet.reading import rows
-from ttcnet.tasks.countdown import Difficulty, grade, make, row, solutions, solve
+from ttcnet.tasks.countdown import Difficulty, Verdict, grade, make, row, solutions, solve
 from ttcnet.tasks.countdown.expressions import read
 from ttcnet.train.examples import conversation
 
@@ -69,7 +69,7 @@ def test_puzzles_are_solvable_distinct_and_as_hard_as_wished():
             assert puzzle.target <= difficulty.limit
             assert puzzle.target not in puzzle.numbers
             content = row(puzzle)
-            assert grade(content, content["solution"]) == (True, f"it makes {puzzle.target}")
+            assert grade(content, content["solution"]) == Verdict(True, puzzle.expression, f"it makes {puzzle.target}")
             assert Counter(read(content["answer"]).numbers) == Counter(puzzle.numbers)
             assert {step.operation for step in puzzle.steps} <= set(difficulty.operations)
             assert all(type(step.result) is int and step.result > 0 for step in puzzle.steps)
@@ -144,7 +144,9 @@ def test_splits_are_disjoint_and_seeds_differ():
     ],
 )
 def test_verdicts(text, right, reason):
-    assert grade(ROW, text) == (right, reason)
+    found = grade(ROW, text)
+    assert (found.right, found.note) == (right, reason)
+    assert (found.kind == "unparsable") == (reason == "there is no answer")
 
 
 def test_fractions_on_the_way_are_fine():
@@ -155,7 +157,7 @@ def test_fractions_on_the_way_are_fine():
 @given(st.text(alphabet="0123456789+-*/() =\\boxed{}×$\n", max_size=80))
 def test_no_text_breaks_the_grader(text):
     verdict = grade(ROW, text)
-    assert verdict.reason
+    assert verdict.note
 
 
 def test_rows_without_a_puzzle_are_refused():
@@ -204,9 +206,9 @@ def test_the_command(tmp_path):
 
 @pytest.mark.parametrize("text", ["(" * 199 + "3" + ")" * 199, "(" * 400, "3" + "*(3" * 99])
 def test_deep_brackets_are_wrong_and_nothing_else(text):
-    right, reason = grade(ROW, text)
-    assert not right
-    assert "brackets are more than 50 deep" in reason
+    verdict = grade(ROW, text)
+    assert not verdict.right
+    assert "brackets are more than 50 deep" in verdict.note
     assert grade(ROW, "(" * 40 + "25 - 7" + ")" * 40 + " * 3").right
 
 

@@ -1,11 +1,12 @@
-"""Where problems come from, and what is wrong with them."""
+"""Benchmarks of the paper: their settings, and where their problems come from."""
 
 import json
 import re
 
 import pytest
 
-from ttcnet.tasks.math import BENCHMARKS, Problem, benchmark, conversation, problems, system_prompt
+from ttcnet.tasks import Example, find
+from ttcnet.tasks.math import BENCHMARKS
 
 
 def write(path, *rows):
@@ -21,21 +22,13 @@ def test_the_settings_of_the_paper():
     ]
 
 
-def test_problems_of_a_file(tmp_path):
-    rows = [{"problem": "1+1?", "answer": "2"}, {"question": "3*5?", "answer": "3*5 = 15\n#### 15"}]
-    rows += [{"problem": "6*7?", "answer": 42.0}]
-    found = problems(benchmark(str(write(tmp_path / "own.jsonl", *rows))))
-    assert found == [Problem(1, "1+1?", "2"), Problem(2, "3*5?", "15"), Problem(3, "6*7?", "42.0")]
-    assert problems(benchmark(str(tmp_path / "own.jsonl")), limit=1) == found[:1]
-
-
 def test_a_name_is_looked_up_in_the_folder_of_data(tmp_path):
     write(tmp_path / "amc83.jsonl", {"problem": "p", "answer": 1})
-    found = benchmark("amc", tmp_path)
-    assert (found.samples, problems(found)) == (8, [Problem(1, "p", "1")])
+    found = find("amc", tmp_path)
+    assert (found.samples, found.examples()) == (8, [Example(1, "p", "1")])
     with pytest.raises(FileNotFoundError, match=re.escape("data must hold math500.jsonl; got " + str(tmp_path))):
-        benchmark("math500", tmp_path)
-    assert benchmark("math500").source == "HuggingFaceH4/MATH-500"
+        find("math500", tmp_path)
+    assert find("math500").source == "HuggingFaceH4/MATH-500"
 
 
 def test_the_hub_is_asked_with_a_configuration_where_there_is_one(monkeypatch):
@@ -44,8 +37,8 @@ def test_the_hub_is_asked_with_a_configuration_where_there_is_one(monkeypatch):
     asked = []
     row = {"question": "q", "answer": "so\n#### 7"}
     monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: asked.append((args, kwargs)) or [row])
-    assert problems(benchmark("gsm8k")) == [Problem(1, "q", "7")]
-    assert problems(benchmark("aime24")) == [Problem(1, "q", "7")]
+    assert find("gsm8k").examples() == [Example(1, "q", "7")]
+    assert find("aime24").examples() == [Example(1, "q", "7")]
     gsm8k = (("openai/gsm8k",), {"split": "test", "name": "main"})
     assert asked == [gsm8k, (("HuggingFaceH4/aime_2024",), {"split": "train"})]
 
@@ -60,38 +53,21 @@ def test_without_a_network_a_folder_is_named_as_the_way_out(monkeypatch, name):
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     said = f"Couldn't reach it. Check the network; or pass --data FOLDER with {BENCHMARKS[name].files[0]}"
     with pytest.raises(ValueError, match=re.escape(said)):
-        problems(benchmark(name))
-
-
-@pytest.mark.parametrize("answer", [None, "", "  ", True, ["5"], "reasoning ####"])
-def test_rows_without_an_answer_are_named(tmp_path, answer):
-    path = write(tmp_path / "bad.jsonl", {"problem": "p", "answer": "1"}, {"problem": "p", "answer": answer})
-    with pytest.raises(ValueError, match=re.escape(f"{path} line 2: no answer")):
-        problems(benchmark(str(path)))
-
-
-@pytest.mark.parametrize("target", ["54", None, 54.0, True])
-def test_a_puzzle_that_cannot_be_graded_is_named_before_it_is_asked(tmp_path, target):
-    good = {"problem": "p", "answer": "(25 - 7) * 3", "numbers": [3, 7, 25], "target": 54}
-    path = write(tmp_path / "puzzles.jsonl", good, good | {"target": target})
-    with pytest.raises(ValueError, match=re.escape(f"{path} line 2: numbers and target that are no puzzle")):
-        problems(benchmark(str(path)))
-    assert problems(benchmark(str(write(path, good))))[0].puzzle == {"numbers": [3, 7, 25], "target": 54}
-
-
-def test_other_faults(tmp_path):
-    path = write(tmp_path / "bad.jsonl", {"answer": "1"}, *[{"problem": "p"}] * 7)
-    with pytest.raises(ValueError, match=r"line 1: no problem; .*line 2: no answer; .*and 3 more"):
-        problems(benchmark(str(path)))
-    with pytest.raises(ValueError, match="at least one row"):
-        problems(benchmark(str(write(tmp_path / "empty.jsonl"))))
-    with pytest.raises(FileNotFoundError, match="benchmark must be a known name or a file; got 'math501'"):
-        benchmark("math501")
+        find(name).examples()
 
 
 def test_prompts():
-    assert conversation("1+1?", "") == [{"role": "user", "content": "1+1?"}]
-    with_cot, without = (conversation("1+1?", system_prompt(cot))[0]["content"] for cot in (True, False))
-    assert "step by step" in with_cot
-    assert without.startswith("Solve math problems silently.")
-    assert r"\boxed{...}" in without
+    task = BENCHMARKS["math500"]
+    assert task.prompt(Example(1, "1+1?", "2")) == "1+1?"
+    assert "step by step" in task.system
+    assert task.system_no_cot.startswith("Solve math problems silently.")
+    assert r"\boxed{...}" in task.system_no_cot
+
+
+def test_answers_are_graded_and_compared_as_mathematics():
+    task = BENCHMARKS["math500"]
+    example = Example(1, "How large is it?", "3/4")
+    texts = (r"It is $\boxed{75\%}$.", r"\boxed{75}", "No idea.")
+    assert [task.grade(example, text).kind for text in texts] == ["right", "wrong", "unparsable"]
+    assert task.same(r"\frac{1}{2}", "0.5")
+    assert not task.same("1", "2")

@@ -9,7 +9,7 @@ import torch
 from tests.tasks.sudoku.boards import made
 from ttcnet.evaluate import wilson
 from ttcnet.tasks import sudoku
-from ttcnet.tasks.sudoku.metrics import _rates
+from ttcnet.tasks.sudoku.metrics import rates
 
 
 def spoiled(boards, wrong):
@@ -73,7 +73,7 @@ def test_intervals_of_cells_hold_as_often_as_they_say(alpha, beta):
     ease = random.beta(alpha, beta, (trials, boards))
     right = random.binomial(blanks, ease)
     truth = alpha / (alpha + beta)
-    cells = [_rates(*pair)[1] for pair in zip(right, blanks, strict=True)]
+    cells = [rates(*pair)[1] for pair in zip(right, blanks, strict=True)]
     held = np.mean([rate.low <= truth <= rate.high for rate in cells])
     assert 0.925 < held < 0.98
     naive = [wilson(rate.right, rate.total) for rate in cells]

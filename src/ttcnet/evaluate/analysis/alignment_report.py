@@ -15,11 +15,11 @@ from ttcnet.console import tell
 from ttcnet.environment import circumstances
 from ttcnet.errors import fail, not_finite
 from ttcnet.extras import require
+from ttcnet.models.depth import horizon_of
 from ttcnet.reading import rows
 from ttcnet.writing import replacing
 
 from ..engines.local import load
-from ..engines.models import horizon_of
 from .alignment import similarity, summary
 from .trajectories import Questions, generated, questions, trajectories, written
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ttcnet.errors import fail, not_finite
-from ttcnet.nn import TTCLayer
+from ttcnet.nn import TTCLayer, ttc_layers
 from ttcnet.tasks.sudoku.data import Boards
 from ttcnet.tasks.sudoku.metrics import check_blanks
 
@@ -43,7 +43,7 @@ def probe(
 ) -> Iterator[Probe]:
     """Fit a probe for every TTC layer, every loop and every planning step on `train`, and judge it on `test`; one after
     the other, as they are asked for."""
-    layers = [module for module in model.modules() if isinstance(module, TTCLayer)]
+    layers = [*ttc_layers(model).values()]
     if not layers:
         remedy = "Probe a model of the architecture ttc."
         fail("model", "must have a TTC layer", model.config.mixer, remedy, "no-layers")
@@ -68,7 +68,7 @@ def planned_states(
     steps, (cells, steps, heads * n); and the labels of those cells, (cells,)."""
     puzzles = torch.from_numpy(boards.puzzles).long().to(model.device)
     solutions = torch.from_numpy(boards.solutions).long().to(model.device)
-    layers = [module for module in model.modules() if isinstance(module, TTCLayer)]
+    layers = [*ttc_layers(model).values()]
     found: list[list[list[Tensor]]] = [[] for _ in layers]  # by layer, part of the boards, time
     place = {id(layer): k for k, layer in enumerate(layers)}
 

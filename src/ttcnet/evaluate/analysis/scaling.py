@@ -8,19 +8,18 @@ from pathlib import Path
 
 from ttcnet.environment import circumstances
 from ttcnet.errors import fail
-from ttcnet.tasks.math import Benchmark, Graders, Problem, system_prompt
+from ttcnet.tasks import Example, Task
 from ttcnet.writing import write_csv, write_json
 
 from ..engines.base import Engine
 from ..engines.tree import Tree
-from ..runs.run import Plan, missing
+from ..runs.run import RunConfig, missing
 from ..runs.storage import generations
-from ..runs.summary import GRADERS
 from .scaling_table import METHODS, Row, draw, horizon_rows, sample_rows, tree_rows
 
 
 @dataclass(frozen=True)
-class Settings:
+class ScalingConfig:
     """What to compare. `horizons` are gone through; the other methods run at `horizon`, or the benchmark's own.
     `system` stands in for our prompt with chain of thought."""
 
@@ -45,62 +44,64 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """One run, in a folder of its own."""
+class MethodRun:
+    """The run of one method, in a folder of its own."""
 
     kind: str
     cot: bool
     engine: Engine
-    plan: Plan
+    config: RunConfig
     folder: Path
 
 
-def stages(engine: Engine, source: Benchmark, problems: list[Problem], out: Path, settings: Settings) -> list[Stage]:
+def method_runs(
+    engine: Engine, task: Task, examples: list[Example], out: Path, settings: ScalingConfig
+) -> list[MethodRun]:
     if settings.horizon is not None and not engine.plans:
         remedy = "Leave it out. A server plans as far as it was told to at its start."
         fail("horizon", "must not be given: there are no TTC layers here to set it", settings.horizon, remedy)
     if settings.methods == ("horizon",) and not engine.plans:
         remedy = "Compare other methods, or run `ttcnet eval math` for the accuracy alone."
         fail("method horizon", "must not be given: there are no TTC layers here to set it", "no others", remedy)
-    own = source.horizon if settings.horizon is None else settings.horizon
+    own = task.horizon if settings.horizon is None else settings.horizon
     at: tuple[int | None, ...] = (own,) if engine.plans else (None,)
     kinds: list[tuple[str, Engine, tuple[int | None, ...], int, float]] = []
     if "horizon" in settings.methods:
-        kinds.append(("horizon", engine, settings.horizons if engine.plans else at, source.samples, source.temperature))
+        kinds.append(("horizon", engine, settings.horizons if engine.plans else at, task.samples, task.temperature))
     if {"best-of-n", "self-consistency"} & {*settings.methods}:
         kinds.append(("samples", engine, at, settings.n, settings.temperature))
     if "tree" in settings.methods:
         kinds.append(("tree", Tree(engine, settings.breadth, settings.depth), at, 1, settings.temperature))
-    limit, made = settings.max_tokens or source.max_tokens, []
+    limit, made = settings.max_tokens or task.max_tokens, []
     for cot in (True, False) if settings.cot == "both" else (settings.cot == "on",):
         for kind, how, horizons, samples, temperature in kinds:
-            name, given = f"{source.name} {kind}", settings.system if cot else None
-            system = system_prompt(cot) if given is None else given
-            plan = Plan(name, problems, horizons, samples, temperature, limit, system, settings.seed)
-            made.append(Stage(kind, cot, how, plan, out / ("cot" if cot else "no-cot") / kind))
+            name, given = f"{task.name} {kind}", settings.system if cot else None
+            system = (task.system if cot else task.system_no_cot) if given is None else given
+            config = RunConfig(name, task, examples, horizons, samples, temperature, limit, system, settings.seed)
+            made.append(MethodRun(kind, cot, how, config, out / ("cot" if cot else "no-cot") / kind))
     return made
 
 
-def compare(found: list[Stage], settings: Settings, out: Path, graders: Graders) -> list[Row]:
-    """The rows of all stages, also in scaling.json, scaling.csv and scaling.png; none while other processes work."""
-    if any(missing(stage.plan, stage.folder) for stage in found):
+def compare(found: list[MethodRun], settings: ScalingConfig, out: Path) -> list[Row]:
+    """The rows of all runs, also in scaling.json, scaling.csv and scaling.png; none while other processes work."""
+    if any(missing(each.config, each.folder) for each in found):
         return []
-    rows = [row for stage in found for row in _rows(stage, settings, graders)]
+    rows = [row for each in found for row in _rows(each, settings)]
     if not rows:  # nothing was answered
         return []
-    runs = {f"{stage.folder.parent.name}/{stage.kind}": stage.plan.settings() for stage in found}
+    runs = {f"{each.folder.parent.name}/{each.kind}": each.config.settings() for each in found}
     plain = [asdict(row) for row in rows]
     content = {"settings": asdict(settings), "rows": plain, "runs": runs}
-    write_json(out / "scaling.json", content | circumstances(*GRADERS))
+    write_json(out / "scaling.json", content | circumstances(*found[0].config.task.packages))
     write_csv(out / "scaling.csv", plain)
-    draw(rows, found[0].plan.name.rpartition(" ")[0], out / "scaling.png")
+    draw(rows, found[0].config.name.rpartition(" ")[0], out / "scaling.png")
     return rows
 
 
-def _rows(stage: Stage, settings: Settings, graders: Graders) -> list[Row]:
-    lines = generations(stage.folder)
-    if stage.kind == "horizon":
-        return horizon_rows(lines, stage.cot, stage.plan.settings())
-    if stage.kind == "samples":
-        return sample_rows(lines, stage.cot, settings.methods, settings.n, graders)
-    return tree_rows(lines, stage.cot)
+def _rows(each: MethodRun, settings: ScalingConfig) -> list[Row]:
+    lines = generations(each.folder)
+    if each.kind == "horizon":
+        return horizon_rows(lines, each.cot, each.config.samples, each.config.task)
+    if each.kind == "samples":
+        return sample_rows(lines, each.cot, settings.methods, settings.n, each.config.task)
+    return tree_rows(lines, each.cot)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from rich.table import Table
 
 from ttcnet.extras import require
-from ttcnet.tasks.math import Graders
+from ttcnet.tasks import Task
+from ttcnet.tasks.statistics import Mean, accuracy
 from ttcnet.writing import replacing
 
 from ..engines.base import FAILED
-from ..runs.summary import figures, interval_of
-from .selection import Line, Vote, best_of, by_problem
+from ..runs.storage import Line
+from ..runs.summary import metrics
+from .selection import Vote, best_of, by_problem
 
 METHODS = ("horizon", "best-of-n", "self-consistency", "tree")
 STYLES = {"horizon": ("#D55E00", "o"), "best-of-n": ("#0072B2", "s"), "self-consistency": ("#009E73", "^")}
@@ -40,27 +41,25 @@ class Row:
     failed: int
 
 
-def horizon_rows(lines: list[Line], cot: bool, settings: dict[str, Any]) -> list[Row]:
+def horizon_rows(lines: list[Line], cot: bool, samples: int, task: Task) -> list[Row]:
     """Every horizon, the mean over its samples."""
     found = []
     for horizon in dict.fromkeys(line["horizon"] for line in lines):
         part = [line for line in lines if line["horizon"] == horizon]
-        score = figures(part, settings)
-        if score["accuracy"] is not None:
-            found.append(
-                _row("horizon", cot, horizon, 1, (score["accuracy"], *score["accuracy_interval"]), part, len(part))
-            )
+        score = metrics(part, samples, task)["accuracy"]
+        if score is not None:
+            found.append(_row("horizon", cot, horizon, 1, score, part, len(part)))
     return found
 
 
-def sample_rows(lines: list[Line], cot: bool, methods: tuple[str, ...], most: int, graders: Graders) -> list[Row]:
+def sample_rows(lines: list[Line], cot: bool, methods: tuple[str, ...], most: int, task: Task) -> list[Row]:
     """Best of n and votes of n, for n = 1, 2, 4, ... of the same samples."""
     problems, failed = by_problem(lines), [line for line in lines if line["verdict"] == FAILED]
     choosers: dict[str, Callable[[list[Line]], Line]] = {}
     if "best-of-n" in methods:
         choosers["best-of-n"] = best_of
     if "self-consistency" in methods:
-        choosers["self-consistency"] = Vote(problems, graders).winner
+        choosers["self-consistency"] = Vote(problems, task).winner
     sizes = [*(2**power for power in range(most.bit_length()) if 2**power < most), most]
     return [
         _chosen(method, cot, [samples[:n] for samples in problems.values()], n, choose, failed)
@@ -78,9 +77,10 @@ def tree_rows(lines: list[Line], cot: bool) -> list[Row]:
 def _chosen(
     method: str, cot: bool, groups: list[list[Line]], n: int, choose: Callable[[list[Line]], Line], failed: list[Line]
 ) -> Row:
-    right = [float(choose(group)["verdict"] == "right") for group in groups]
+    score = accuracy([float(choose(group)["verdict"] == "right") for group in groups])
+    assert score is not None  # there are groups
     lines = [line for group in groups for line in group]
-    return _row(method, cot, lines[0]["horizon"], n, (fmean(right), *interval_of(right)), lines + failed, len(groups))
+    return _row(method, cot, lines[0]["horizon"], n, score, lines + failed, len(groups))
 
 
 def _row(
@@ -88,13 +88,14 @@ def _row(
     cot: bool,
     horizon: int | None,
     n: int,
-    score: tuple[float, float, float],
+    score: Mean,
     lines: list[Line],
     answers: int,
 ) -> Row:
     tokens, seconds = (sum(line[name] or 0 for line in lines) / answers for name in ("new_tokens", "seconds"))
     problems, failed = len({line["problem"] for line in lines}), sum(line["verdict"] == FAILED for line in lines)
-    return Row(method, cot, horizon, n, *score, round(tokens, 2), round(seconds, 4), problems, failed)
+    costs = round(tokens, 2), round(seconds, 4)
+    return Row(method, cot, horizon, n, score.mean, score.low, score.high, *costs, problems, failed)
 
 
 def table(rows: list[Row]) -> Table:

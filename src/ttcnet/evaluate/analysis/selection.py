@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
-from typing import Any
 
-from ttcnet.tasks.math import Graders
+from ttcnet.tasks import Task
 
 from ..engines.base import FAILED, check_likelihood
-
-Line = dict[str, Any]
+from ..runs.run import GRADING_THREADS
+from ..runs.storage import Line
 
 
 def by_problem(lines: list[Line]) -> dict[int, list[Line]]:
@@ -34,7 +34,7 @@ def best_of(samples: list[Line]) -> Line:
 class Vote:
     """Self-consistency: the answer that most samples give, equal answers in other words counted together."""
 
-    def __init__(self, problems: dict[int, list[Line]], graders: Graders) -> None:
+    def __init__(self, problems: dict[int, list[Line]], task: Task) -> None:
         pairs = sorted(
             {
                 pair
@@ -42,8 +42,9 @@ class Vote:
                 for pair in combinations(dict.fromkeys(line["answer"] for line in samples if line["answer"]), 2)
             }
         )
-        verdicts = graders.verdicts((one, f"\\boxed{{{other}}}") for one, other in pairs)
-        self._same = {frozenset(pair) for pair, verdict in zip(pairs, verdicts, strict=True) if verdict.right}
+        with ThreadPoolExecutor(GRADING_THREADS) as threads:
+            same = threads.map(lambda pair: task.same(*pair), pairs)
+            self._same = {frozenset(pair) for pair, equal in zip(pairs, same, strict=True) if equal}
 
     def winner(self, samples: list[Line]) -> Line:
         """A sample of the largest camp, the earlier one of two equal camps; the first sample if none could be read."""

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from ttcnet.errors import fail
-from ttcnet.nn import TTCLayer
+from ttcnet.nn import TTCLayer, ttc_layers
 from ttcnet.reading import Row
-from ttcnet.tasks.math import conversation as put
+from ttcnet.tasks.task import conversation as put
 from ttcnet.train.examples import conversation, prompt
 
-from ..engines.models import horizon, ttc_layers
+from ..engines.models import horizon
 from ..runs.storage import generations, problems_of, settings_of
 
 

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from ttcnet.attention import avoid_cudnn
 from ttcnet.errors import fail
 from ttcnet.models.loading import causal_lm, tokenizer_of
+from ttcnet.nn import ttc_layers
 from ttcnet.options import usable
 from ttcnet.train.examples import prompt
 
 from .base import CUT, Answer, Ask
 from .decoding import Decoded, decode
-from .models import look_ahead, ttc_layers, with_adapter
+from .models import look_ahead, with_adapter
 
 SHARE = 0.7  # of the free memory that a batch may take, by estimate
 

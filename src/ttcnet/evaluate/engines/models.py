@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
-from torch import nn
 
 import ttcnet.adapter
 from ttcnet.errors import fail
 from ttcnet.extras import require
-from ttcnet.lqr.checks import horizon as check_horizon
-from ttcnet.models.modeling import TTCNetPreTrainedModel
+from ttcnet.models.depth import horizon_of, set_horizon
 from ttcnet.names import ADAPTER, LONGEST, PEFT, WEIGHTS, reason
-from ttcnet.nn import TTCLayer
+from ttcnet.nn import ttc_layers
 
 
 def with_adapter(model: Any, folder: str | Path) -> Any:
@@ -44,16 +42,6 @@ def _with_peft(model: Any, folder: Path) -> Any:
     return wrapped.get_base_model()
 
 
-def ttc_layers(model: nn.Module) -> dict[str, TTCLayer]:
-    """The TTC layers of a model, by name."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, TTCLayer)}
-
-
-def horizon_of(model: Any) -> int | None:
-    """How far a model plans; None if it has no TTC layers."""
-    return model.config.horizon if ttc_layers(model) else None
-
-
 def look_ahead(model: Any, steps: int | None) -> None:
     """Have TTC layers look `steps` ahead from now on; None leaves them as they are."""
     if steps is None:
@@ -61,10 +49,7 @@ def look_ahead(model: Any, steps: int | None) -> None:
     if not ttc_layers(model):
         remedy = "Leave it out, or name an adapter."
         fail("horizon", "needs a model with TTC layers", type(model).__name__, remedy, "no-layers")
-    if isinstance(model, TTCNetPreTrainedModel):
-        model.config.horizon = check_horizon(steps)
-    else:
-        ttcnet.adapter.set_horizon(model, steps)
+    set_horizon(model, steps)
 
 
 @contextmanager

@@ -18,10 +18,11 @@ from transformers import AutoModelForCausalLM
 
 from ttcnet.attention import avoid_cudnn
 from ttcnet.errors import fail, not_finite
+from ttcnet.models.depth import horizon_of
 from ttcnet.models.loading import Whole
 from ttcnet.options import usable
 
-from ..engines.models import horizon, horizon_of, with_adapter
+from ..engines.models import horizon, with_adapter
 from .answer_cache import AnswerCache
 
 SHOWN = 60  # characters of a text that a message quotes

@@ -1,4 +1,4 @@
-"""Put problems to an engine, grade what it says, and keep every answer."""
+"""Put the examples of a task to an engine, grade what it says, and store every answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -20,21 +20,30 @@ from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 from ttcnet.bars import Bar, Description
 from ttcnet.errors import fail
 from ttcnet.reading import is_unicode
-from ttcnet.tasks import countdown
-from ttcnet.tasks.math import Graders, Problem, Verdict, conversation
-from ttcnet.tasks.math.benchmarks import digest
+from ttcnet.tasks import Example, Task, Verdict
+from ttcnet.tasks.task import conversation, digest
 
 from ..engines.base import FAILED, Answer, Ask, Engine
 from .storage import Key, RunFolder, generations, key_of
 from .summary import summarise
 
+GRADING_THREADS = min(8, os.cpu_count() or 1)
+
 
 @dataclass(frozen=True)
-class Plan:
-    """What to ask: every problem at every horizon (None where there is none to set), `samples` times."""
+class RunConfig:
+    """What to ask: every example at every horizon, `samples` times.
+
+    Args:
+        name: of the run.
+        examples: those of the task, or the first of them.
+        horizons: of TTC layers; (None,) if the engine has none to set.
+        system: the system prompt; empty for none.
+    """
 
     name: str
-    problems: list[Problem]
+    task: Task
+    examples: list[Example]
     horizons: tuple[int | None, ...]
     samples: int
     temperature: float
@@ -47,23 +56,28 @@ class Plan:
             fail("temperature", f"must be above 0 for {self.samples} samples to differ", 0, "Pass, say, 0.6.")
         if not math.isfinite(self.temperature):
             fail("temperature", "must be finite", self.temperature, "Pass, say, 0.6.")
-        for problem in self.problems:
-            if not is_unicode(problem.text):
-                field = f"problem {problem.number} of {self.name}"
-                fail(field, "must be whole Unicode text", repr(problem.text[:40]), "Correct it: it has half a letter.")
+        for example in self.examples:
+            if not is_unicode(text := self.task.prompt(example)):
+                field = f"problem {example.number} of {self.name}"
+                fail(field, "must be whole Unicode text", repr(text[:40]), "Correct it: it has half a letter.")
 
     def keys(self) -> list[Key]:
-        numbers, samples = [problem.number for problem in self.problems], range(self.samples)
+        numbers, samples = [example.number for example in self.examples], range(self.samples)
         return [Key(number, sample, horizon) for horizon, number, sample in product(self.horizons, numbers, samples)]
 
+    def example(self, key: Key) -> Example:
+        return self.examples[key.problem - 1]
+
     def ask(self, key: Key) -> Ask:
-        problem = self.problems[key.problem - 1]
         name = f"problem {key.problem} of {self.name}, sample {key.sample}"
-        return Ask(conversation(problem.text, self.system), seed_of(self.seed, key.problem, key.sample), name=name)
+        messages = conversation(self.task.prompt(self.example(key)), self.system)
+        return Ask(messages, seed_of(self.seed, key.problem, key.sample), name=name)
 
     def settings(self) -> dict[str, Any]:
-        content = asdict(self) | {"problems": len(self.problems), "data": digest(self.problems)}
-        return content | {"horizons": list(self.horizons)}
+        """For settings.json: a resumed run must have the same."""
+        fields = ("name", "samples", "temperature", "max_tokens", "system", "seed")
+        content = {name: getattr(self, name) for name in fields} | {"horizons": list(self.horizons)}
+        return content | {"problems": len(self.examples), "data": digest(self.examples)}
 
 
 def seed_of(*parts: object) -> int:
@@ -72,19 +86,27 @@ def seed_of(*parts: object) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
 
-def check(engine: Engine, plan: Plan) -> None:
-    """Fail if the engine cannot do what is planned."""
-    if not engine.plans and plan.horizons != (None,):
+def read_examples(task: Task, limit: int | None = None) -> list[Example]:
+    """The examples of a task, or the first `limit`. An empty answer to each is graded, so that what cannot be graded is
+    an error before anything is generated."""
+    examples = task.examples()[:limit]
+    for example in examples:
+        task.grade(example, "")
+    return examples
+
+
+def check(engine: Engine, config: RunConfig) -> None:
+    """Fail if the engine cannot do what is asked."""
+    if not engine.plans and config.horizons != (None,):
         remedy = "Leave it out. A server plans as far as it was told to at its start."
-        fail("horizon", "must not be given: there are no TTC layers here to set it", plan.horizons, remedy)
-    engine.check([plan.ask(Key(problem.number, 0, None)) for problem in plan.problems], plan.max_tokens)
+        fail("horizon", "must not be given: there are no TTC layers here to set it", config.horizons, remedy)
+    engine.check([config.ask(Key(example.number, 0, None)) for example in config.examples], config.max_tokens)
 
 
 def run(
     engine: Engine,
-    plan: Plan,
+    config: RunConfig,
     folder: Path,
-    graders: Graders,
     *,
     rank: int = 0,
     world: int = 1,
@@ -95,77 +117,76 @@ def run(
 
     A killed run loses the batch in the making. What failed is tried again by the next run.
     """
-    check(engine, plan)
-    graders.check()
-    store = RunFolder(folder, plan.settings() | engine.facts(), plan.problems, rank)
-    done = store.done()
-    share = plan.keys()[rank::world]
+    check(engine, config)
+    stored = RunFolder(folder, config.settings() | engine.facts(), _questions(config), rank)
+    done = stored.done()
+    share = config.keys()[rank::world]
     count = len(share) - sum(key not in done for key in share)
     report(count, [])
 
     def watch(part: float) -> None:
         report(count + part, [])
 
-    for horizon in plan.horizons:
-        keys = [key for key in share if key.horizon == horizon and key not in done]
-        asks, since = [plan.ask(key) for key in keys], time.perf_counter()
-        options: dict[str, Any] = dict(max_tokens=plan.max_tokens, temperature=plan.temperature, horizon=horizon)
-        for group in engine.answers(asks, **options, watch=watch) if keys else []:
-            seconds = (time.perf_counter() - since) / len(group)
-            lines = _judged(graders, plan, [(keys[number], answer) for number, answer in group], seconds)
-            store.append(lines)
-            count += len(group)
-            report(count, lines)
-            since = time.perf_counter()
-    return missing(plan, folder)
+    with ThreadPoolExecutor(GRADING_THREADS) as threads:
+        for horizon in config.horizons:
+            keys = [key for key in share if key.horizon == horizon and key not in done]
+            asks, since = [config.ask(key) for key in keys], time.perf_counter()
+            options: dict[str, Any] = dict(max_tokens=config.max_tokens, temperature=config.temperature)
+            for group in engine.answers(asks, **options, horizon=horizon, watch=watch) if keys else []:
+                seconds = (time.perf_counter() - since) / len(group)
+                lines = _graded(threads, config, [(keys[number], answer) for number, answer in group], seconds)
+                stored.append(lines)
+                count += len(group)
+                report(count, lines)
+                since = time.perf_counter()
+    return missing(config, folder)
 
 
-def run_watched(engine: Engine, plan: Plan, folder: Path, graders: Graders) -> dict[str, Any] | None:
+def run_with_progress(engine: Engine, config: RunConfig, folder: Path) -> dict[str, Any] | None:
     """This process's share of a run, with a bar by the first one. The summary; None while other processes work."""
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     columns = (Description(), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Bar(*columns, console=Console(stderr=True), disable=rank > 0) as progress:
-        task = progress.add_task(plan.name, total=len(plan.keys()[rank::world]))
+        bar = progress.add_task(config.name, total=len(config.keys()[rank::world]))
         seen = Counter[str]()
 
         def report(done: float, lines: list[dict[str, Any]]) -> None:
             seen.update(line["verdict"] for line in lines)
             graded, failed = seen.total() - seen[FAILED], f", {seen[FAILED]:,} failed" if seen[FAILED] else ""
             right = f", {100 * seen['right'] / graded:.1f} % right" if graded else ""
-            progress.update(task, completed=done, description=plan.name + right + failed)
+            progress.update(bar, completed=done, description=config.name + right + failed)
 
-        missing = run(engine, plan, folder, graders, rank=rank, world=world, report=report)
-    return summarise(folder) if missing == 0 else None
+        left = run(engine, config, folder, rank=rank, world=world, report=report)
+    return summarise(folder, config.task) if left == 0 else None
 
 
-def missing(plan: Plan, folder: Path) -> int:
+def missing(config: RunConfig, folder: Path) -> int:
     """How many samples there is nothing about yet, from no process."""
-    return len(set(plan.keys()) - {key_of(line) for line in generations(folder)})
+    return len(set(config.keys()) - {key_of(line) for line in generations(folder)})
 
 
-def _verdict(graders: Graders, problem: Problem, text: str) -> Future[Verdict]:
-    if problem.puzzle is None:
-        return graders.submit(problem.answer, text)
-    right, reason = countdown.grade(problem.puzzle, text)
-    done = Future[Verdict]()
-    done.set_result(Verdict(right, countdown.stated(text), reason))
-    return done
-
-
-def _judged(graders: Graders, plan: Plan, group: list[tuple[Key, Answer]], seconds: float) -> list[dict[str, Any]]:
-    """Lines for the file. `seconds` is the share of the time that went by."""
-    waiting = [
-        None if answer.finish == FAILED else _verdict(graders, plan.problems[key.problem - 1], answer.text)
-        for key, answer in group
+def _questions(config: RunConfig) -> list[dict[str, Any]]:
+    """For problems.jsonl: what is asked, and the right answer."""
+    return [
+        {"number": example.number, "text": config.task.prompt(example), "answer": example.answer}
+        for example in config.examples
     ]
+
+
+def _graded(
+    threads: ThreadPoolExecutor, config: RunConfig, group: list[tuple[Key, Answer]], seconds: float
+) -> list[dict[str, Any]]:
+    """Lines for the file. `seconds` is the share of the time that went by."""
+
+    def grade(pair: tuple[Key, Answer]) -> Verdict | None:
+        key, answer = pair
+        return None if answer.finish == FAILED else config.task.grade(config.example(key), answer.text)
+
     lines = []
-    for (key, answer), verdict in zip(group, waiting, strict=True):
-        judged = None if verdict is None else verdict.result()
-        lines.append(
-            key._asdict()
-            | {"seed": plan.ask(key).seed, "seconds": round(seconds, 4)}
-            | asdict(answer)
-            | {"answer": judged.answer if judged else None, "verdict": judged.kind if judged else FAILED}
-            | ({"note": judged.note} if judged else {})
-        )
+    for (key, answer), verdict in zip(group, threads.map(grade, group), strict=True):
+        line = key._asdict() | {"seed": config.ask(key).seed, "seconds": round(seconds, 4)} | asdict(answer)
+        line |= {"answer": verdict.answer if verdict else None, "verdict": verdict.kind if verdict else FAILED}
+        line |= {"note": verdict.note} if verdict else {}
+        line |= {"scores": dict(verdict.scores)} if verdict and verdict.scores else {}
+        lines.append(line)
     return lines

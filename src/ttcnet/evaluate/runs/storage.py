@@ -6,14 +6,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ttcnet.errors import fail
 from ttcnet.reading import check_fields, check_settings, read_json, rows
-from ttcnet.tasks.math import Problem
 from ttcnet.writing import write_json, write_lines
 
 from ..engines.base import FAILED
@@ -28,6 +26,16 @@ FIELDS: dict[str, tuple[type, ...]] = {  # of a line, with the types that each m
     "seconds": (float, int), "mean_logprob": (float, int, _MAYBE),
 }  # fmt: skip
 SETTINGS, PROBLEMS, SUMMARY = "settings.json", "problems.jsonl", "summary.json"
+
+
+Line = dict[str, Any]  # of the file of generations
+
+
+class Question(NamedTuple):
+    """What was asked, and the right answer."""
+
+    text: str
+    answer: str
 
 
 class Key(NamedTuple):
@@ -45,14 +53,16 @@ def key_of(line: dict[str, Any]) -> Key:
 class RunFolder:
     """The folder, as one process of several writes to it."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any], problems: Iterable[Problem], rank: int = 0) -> None:
+    def __init__(
+        self, folder: Path, settings: dict[str, Any], problems: Iterable[dict[str, Any]], rank: int = 0
+    ) -> None:
         self.folder, self.file = folder, folder / f"generations.{rank}.jsonl"
         folder.mkdir(parents=True, exist_ok=True)
         kept = folder / SETTINGS
         if kept.exists():
             check_settings(folder, read_json(kept, REMEDY), settings, "evaluation")
         elif rank == 0:
-            write_lines(folder / PROBLEMS, map(asdict, problems))
+            write_lines(folder / PROBLEMS, problems)
             write_json(kept, settings)
         _mend(self.file)
 
@@ -96,7 +106,13 @@ def is_generation(line: Any) -> bool:
         )
         and line["verdict"] in VERDICTS
         and line["problem"] > 0
+        and _is_scores(line.get("scores", {}))
     )
+
+
+def _is_scores(value: Any) -> bool:
+    """Whether it holds numbers by name."""
+    return isinstance(value, dict) and all(type(each) in (int, float) and each == each for each in value.values())
 
 
 def settings_of(folder: Path, **fields: type) -> dict[str, Any]:
@@ -111,13 +127,12 @@ def settings_of(folder: Path, **fields: type) -> dict[str, Any]:
     return read_json(folder / SETTINGS, REMEDY, **fields)
 
 
-def problems_of(folder: Path) -> dict[int, Problem]:
+def problems_of(folder: Path) -> dict[int, Question]:
     """All problems, by their numbers, those with an answer at least."""
     found = {}
     for row in rows(str(folder / PROBLEMS)):
         check_fields(row.place, row.content, REMEDY, number=int, text=str, answer=str)
-        number, text, answer = (row.content[name] for name in ("number", "text", "answer"))
-        found[number] = Problem(number, text, answer, row.content.get("puzzle"))
+        found[row.content["number"]] = Question(row.content["text"], row.content["answer"])
     for line in generations(folder):
         if line["problem"] not in found:
             value = f"none for problem {line['problem']}, which has an answer"

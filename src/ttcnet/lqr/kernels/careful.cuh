@@ -7,7 +7,7 @@
 // double), so that what cancels was never needed. They are slow and simple: no two actions at a time, and every lane
 // decides all actions by itself.
 //
-// In memory a wide P takes the room of two: its rounding, and what the rounding leaves out. So of the steps that plan_forward
+// In memory a wide P takes the room of two: its rounding, and what the rounding leaves out. So of the steps that fused_forward
 // keeps, every second is kept of such a problem, its P and not its P°; the others are found again from the one behind them.
 
 #ifndef CAREFUL_ABOVE  // set by the compiler when tests look at the fast path alone
@@ -242,7 +242,7 @@ __device__ __forceinline__ void refine_wide(
     multiply_wide(p.group, P, x, lam);
 }
 
-// As plan_forward's loop over the steps. What it says of kept steps: -1 for the digits that were lost, and P of every second
+// As fused_forward's loop over the steps. What it says of kept steps: -1 for the digits that were lost, and P of every second
 // step below top.
 __device__ __noinline__ void forward_carefully(
     const Inputs in, const Shape shape, Problem p, int bottom, int top, const real *end, int every, real *points, real *kept,
@@ -278,7 +278,7 @@ __device__ __forceinline__ void narrow_all(const wide (&from)[COUNT], real (&to)
     for (int k = 0; k < COUNT; ++k) to[k] = narrow(from[k]);
 }
 
-// As plan_backward's loop over the steps, for a problem that plan_forward went through carefully. h_out and h2_out: the states at step top.
+// As fused_backward's loop over the steps, for a problem that fused_forward went through carefully. h_out and h2_out: the states at step top.
 __device__ __noinline__ void backward_carefully(
     const Inputs in, const Shape shape, Problem p, int bottom, int top, const real *end, const real *kept, const real *g,
     real *state, real *dh0, Gradients<real> &found, real (&h_out)[ROWS], real (&h2_out)[ROWS]) {
@@ -352,7 +352,7 @@ __device__ __noinline__ void backward_carefully(
             for (int k = 0; k < N; ++k) of.Q[r][k] = of.Q[r][k] + faded[r] * full2[k] + faded2[r] * full[k];
         }
     }
-    if (shape.m == 1) {  // see plan_backward
+    if (shape.m == 1) {  // see fused_backward
         wide full[N], total = widely(0);
         gather_wide(p.group, price, full);
         for (int k = 0; k < N; ++k) total = total + full[k];

@@ -1,7 +1,7 @@
 // The paper's symplectic iteration behind plan(backend="symplectic"), forward (Algorithm 4) and backward (Algorithm 5),
 // for many small problems at once. It loses digits by nature: see symplectic.py beside this folder, which has the
-// mathematics for general problems. The stable recursion is in plan_forward.cu and
-// plan_backward.cu.
+// mathematics for general problems. The stable recursion is in fused_forward.cu and
+// fused_backward.cu.
 //
 // Forward. From [Y1 Y2] = [I Qf], for t = T..1, each row by itself:
 //     Y3 = Y2 B_t R^-1        Y1 <- (Y1 + Y3 B_t') A_t^-1        Y2 <- Y2 A_t + Y1 Q_{t-1}        (Q_0 = 0)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from ttcnet.errors import fail
 
+from ..task import Verdict
 from .expressions import read
 
 SIGNS = {
@@ -15,13 +16,6 @@ SIGNS = {
     "×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "$": "",
 }  # fmt: skip
 _BOX = "\\boxed{"
-
-
-class Verdict(NamedTuple):
-    """Whether it is right, and the reason in words."""
-
-    right: bool
-    reason: str
 
 
 def grade(row: Mapping[str, Any], text: str) -> Verdict:
@@ -33,7 +27,7 @@ def grade(row: Mapping[str, Any], text: str) -> Verdict:
 
     Examples:
         >>> grade({"numbers": [3, 7, 25], "target": 54}, "25 * 3 - 7 * 3")
-        Verdict(right=False, reason='3 is used 2 times and given once')
+        Verdict(right=False, answer='25 * 3 - 7 * 3', note='3 is used 2 times and given once', scores={})
     """
     if not is_puzzle(row):
         rule = "must have numbers, a list of whole numbers, and target, a whole number"
@@ -41,26 +35,26 @@ def grade(row: Mapping[str, Any], text: str) -> Verdict:
         fail("row", rule, given, "Make rows with `ttcnet countdown make`.")
     target, found = row["target"], stated(text)
     if found is None:
-        return Verdict(False, "there is no answer")
+        return Verdict(False, None, "there is no answer")
     claim, *values = found.split("=")
     try:
         value, used = read(claim)
         claims = [read(part).value for part in values]
     except ValueError as error:
-        return Verdict(False, f"it is no expression: {error}")
+        return Verdict(False, found, f"it is no expression: {error}")
     except ZeroDivisionError:
-        return Verdict(False, "it divides by zero")
+        return Verdict(False, found, "it divides by zero")
     numbers = Counter(row["numbers"])
     for one, times in Counter(used).items():
         if one not in numbers:
-            return Verdict(False, f"{one} is not given")
+            return Verdict(False, found, f"{one} is not given")
         if times > numbers[one]:
-            return Verdict(False, f"{one} is used {times} times and given {_times(numbers[one])}")
+            return Verdict(False, found, f"{one} is used {times} times and given {_times(numbers[one])}")
     if value != target:
-        return Verdict(False, f"it makes {value}, not {target}")
+        return Verdict(False, found, f"it makes {value}, not {target}")
     if any(other != value for other in claims):
-        return Verdict(False, f"it says that it makes something other than {value}")
-    return Verdict(True, f"it makes {value}")
+        return Verdict(False, found, f"it says that it makes something other than {value}")
+    return Verdict(True, found, f"it makes {value}")
 
 
 def is_puzzle(row: Mapping[str, Any]) -> bool:

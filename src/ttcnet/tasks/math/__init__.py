@@ -1,19 +1,7 @@
 """Mathematics: benchmarks, prompts and grading."""
 
-from .benchmarks import BENCHMARKS, Benchmark, Problem, benchmark, problems
-from .grade import Graders, Verdict, grade, verdict
-from .prompts import conversation, system_prompt
+from ..task import Verdict
+from .benchmarks import BENCHMARKS, Benchmark
+from .grade import Graders, grade, same, verdict
 
-__all__ = [
-    "BENCHMARKS",
-    "Benchmark",
-    "Graders",
-    "Problem",
-    "Verdict",
-    "benchmark",
-    "conversation",
-    "grade",
-    "problems",
-    "system_prompt",
-    "verdict",
-]
+__all__ = ["BENCHMARKS", "Benchmark", "Graders", "Verdict", "grade", "same", "verdict"]

@@ -13,26 +13,13 @@ import threading
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from ..task import Verdict
+
+PACKAGES = ("math-verify", "antlr4-python3-runtime")  # other versions of them grade differently
 SECONDS = 5.0  # of processor time, so that a busy machine does not change verdicts
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether an answer is right; what was read as the answer, None where that was not possible; and what went wrong in
-    grading, if something did."""
-
-    right: bool
-    answer: str | None
-    note: str = ""
-
-    @property
-    def kind(self) -> str:
-        """right, wrong or unparsable. What is unparsable counts as wrong."""
-        return "right" if self.right else "wrong" if self.answer is not None else "unparsable"
 
 
 def grade(gold: str, text: str) -> bool:
@@ -46,8 +33,19 @@ def grade(gold: str, text: str) -> bool:
 
 
 def verdict(gold: str, text: str) -> Verdict:
-    """As `grade`, with the answer that was read from the text. The process behind it stays for the next call."""
-    return _one().submit(gold, text).result()
+    """As `grade`, with the answer that was read from the text. The processes behind it stay for the next calls; calls
+    from several threads are graded side by side."""
+    return _shared().submit(gold, text).result()
+
+
+def same(one: str, other: str) -> bool:
+    r"""Whether two answers mean the same.
+
+    Examples:
+        >>> same(r"\frac{1}{2}", "0.5")
+        True
+    """
+    return one == other or verdict(one, f"\\boxed{{{other}}}").right
 
 
 class Graders:
@@ -155,7 +153,7 @@ def _exchange(process: subprocess.Popen[str], task: dict[str, Any] | None = None
 
 
 @cache
-def _one() -> Graders:
-    graders = Graders(1)
+def _shared() -> Graders:
+    graders = Graders()
     atexit.register(graders.close)
     return graders

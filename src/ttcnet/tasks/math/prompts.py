@@ -11,13 +11,3 @@ Return only the final answer in this exact format:
 \[
 \boxed{...}
 \]"""  # noqa: E501
-
-
-def system_prompt(cot: bool) -> str:
-    return COT if cot else NO_COT
-
-
-def conversation(problem: str, system: str) -> list[dict[str, str]]:
-    """The messages that put a problem. No system message where `system` is empty."""
-    opening = [{"role": "system", "content": system}] if system else []
-    return [*opening, {"role": "user", "content": problem}]

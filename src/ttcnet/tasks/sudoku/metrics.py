@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ttcnet.errors import fail
-from ttcnet.evaluate import wilson
+from ttcnet.tasks.statistics import wilson
 
 BANDS = ((0, 0), (1, 3), (4, 9), (10, 29), (30, None), (10, None))  # of ratings; the last is the two before it together
 
@@ -105,7 +105,7 @@ def score(predictions: Any, puzzles: Any, solutions: Any, guesses: Any = None) -
     groups = []
     for number in np.unique(blanks)[::-1]:
         here = blanks == number
-        groups.append(Group(81 - int(number), *_rates(right[here], blanks[here])))
+        groups.append(Group(81 - int(number), *rates(right[here], blanks[here])))
     bands = []
     if guesses is not None:
         ratings = np.asarray(guesses)
@@ -114,8 +114,8 @@ def score(predictions: Any, puzzles: Any, solutions: Any, guesses: Any = None) -
         for low, high in BANDS:
             here = (ratings >= low) & (ratings <= (np.inf if high is None else high))
             if here.any():
-                bands.append(Band(span(low, high), *_rates(right[here], blanks[here])))
-    return Scores(*_rates(right, blanks), tuple(groups), tuple(bands))
+                bands.append(Band(span(low, high), *rates(right[here], blanks[here])))
+    return Scores(*rates(right, blanks), tuple(groups), tuple(bands))
 
 
 def span(low: int, high: int | None) -> str:
@@ -131,7 +131,7 @@ def check_blanks(puzzles: NDArray[Any]) -> None:
         fail("puzzles", "must have a blank each", value, "Leave full boards out: there is nothing to predict.")
 
 
-def _rates(right: NDArray[np.int64], blanks: NDArray[np.int64]) -> tuple[Rate, Rate]:
+def rates(right: NDArray[np.int64], blanks: NDArray[np.int64]) -> tuple[Rate, Rate]:
     """The rates of boards and of cells, given the numbers of right and of all masked cells of every board."""
     boards, solved = len(right), int((right == blanks).sum())
     cells, correct = int(blanks.sum()), int(right.sum())

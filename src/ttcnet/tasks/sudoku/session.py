@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ttcnet.errors import not_finite
-from ttcnet.nn import TTCLayer
+from ttcnet.nn import TTCLayer, ttc_layers
 
 from .decode import one_thread, probabilities
 from .grid import Board
@@ -43,7 +43,7 @@ def moves(
 
 def plans(model: TTCNetForCellClassification) -> bool:
     """Whether it has TTC layers, so that there is a horizon to set."""
-    return any(isinstance(module, TTCLayer) for module in model.modules())
+    return bool(ttc_layers(model))
 
 
 def stage_name(model: TTCNetForCellClassification) -> str:
@@ -76,7 +76,7 @@ def plan_values(model: TTCNetForCellClassification, puzzle: Board, horizons: Seq
     is at work in: minus their cost, the mean over the blank cells and the heads."""
     blank = torch.from_numpy(puzzle == 0)
     inputs: list[tuple[TTCLayer, torch.Tensor]] = []
-    layers = [module for module in model.modules() if isinstance(module, TTCLayer)]
+    layers = ttc_layers(model).values()
     hooks = [layer.register_forward_pre_hook(lambda self, given: inputs.append((self, given[0]))) for layer in layers]
     try:
         model(torch.from_numpy(puzzle.astype(np.int64))[None].to(model.device))

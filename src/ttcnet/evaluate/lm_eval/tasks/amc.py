@@ -6,16 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from ttcnet.extras import require
-from ttcnet.tasks.math import grade
-from ttcnet.tasks.math.benchmarks import BENCHMARKS
-from ttcnet.tasks.math.benchmarks import problems as read
+from ttcnet.tasks.math import BENCHMARKS, grade
 
 
 def problems(amc: str = BENCHMARKS["amc"].source, **_: Any) -> dict[str, Any]:
     """Those of a JSON Lines file, with problem and answer, or of the Hub."""
     require("math_verify", "eval", "The task amc")
     datasets = require("datasets", "lm", "The task amc")
-    found = read(replace(BENCHMARKS["amc"], source=amc))
+    found = replace(BENCHMARKS["amc"], source=amc).examples()
     return {"test": datasets.Dataset.from_list([{"problem": each.text, "answer": each.answer} for each in found])}
 
 

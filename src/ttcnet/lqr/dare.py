@@ -1,0 +1,177 @@
+"""The infinite horizon: the discrete algebraic Riccati equation, with gradients by the equation itself.
+
+    P = Q + A' P A - (A' P B + N) (R + B' P B)^-1 (B' P A + N')
+
+It is solved by doubling: a turn of the loop finds P over twice as many steps as the turn before, so that 2^k steps take
+k turns. Each turn solves with I + G H, where G and H are positive semi-definite, and inverts nothing else.
+
+A small change of the equation moves P by X, the solution of X = F' X F + change, with F = A + B K the closed loop. The
+adjoint of that is a Lyapunov equation with F', solved by doubling too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import checks
+from .adjoint import transformed
+from .arithmetic import full_precision, symmetrise
+from .steps import wide_dtype
+
+TURNS = 64  # over 2^64 steps; a closed loop that has not settled by then never will
+
+
+class Regulator(NamedTuple):
+    """The cost to go 1/2 h' P h, (..., n, n), that of h itself included, and the feedback u = K h, (..., m, n)."""
+
+    P: Tensor
+    K: Tensor
+
+
+def dare(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor | None = None, *, check: bool = True) -> Regulator:
+    """The constant feedback that minimises sum_t 1/2 h_t' Q h_t + 1/2 u_t' R u_t + h_{t-1}' N u_t without end, for
+    h_t = A h_{t-1} + B u_t.
+
+    Differentiable with respect to all arguments, any number of times, also by torch.func (with check=False). Computed
+    in float64 and returned in the dtype of A. Leading batch dimensions broadcast.
+
+    Args:
+        A: dynamics, (..., n, n). Every direction that does not settle by itself must be within reach of the actions.
+        B: effect of the actions, (..., n, m).
+        Q: state cost, (..., n, n), symmetric positive semi-definite. Every direction that does not settle by itself
+            must cost something.
+        R: action cost, (..., m, m), symmetric positive definite.
+        N: cost of an action together with the state it starts from, (..., n, m); None means zero.
+        check: whether to check values before and after.
+
+    Raises:
+        ValueError: for invalid arguments, and if a problem has no feedback that makes it settle.
+
+    Examples:
+        >>> import torch
+        >>> from ttcnet.lqr import dare
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> dare(A=one, B=one, Q=one, R=one).P
+        tensor([[1.6180]], dtype=torch.float64)
+    """
+    given = {"A": A, "B": B, "Q": Q, "R": R} | ({} if N is None else {"N": N})
+    checks.one_kind(given, anchor="A")
+    n, m = B.shape[-2:] if B.ndim >= 2 else (0, 0)
+    if not (n and m):
+        checks.fail("B", "must have shape (..., n, m)", tuple(B.shape), "Pass a matrix, even for n = m = 1.", "shape")
+    for name, shape in (("A", (n, n)), ("Q", (n, n)), ("R", (m, m)), ("N", (n, m))):
+        value = given.get(name)
+        if value is not None and tuple(value.shape[-2:]) != shape:
+            rule = f"must have shape (..., {shape[0]}, {shape[1]}), as B says"
+            checks.fail(name, rule, tuple(value.shape), "Reshape it.", "shape")
+    if check:
+        for name, value in given.items():
+            checks.finite(name, value)
+        checks.symmetric("Q", Q)
+        checks.symmetric("R", R)
+        checks.positive_definite("R", R, diagonal=False)
+    asked, dtype = A.dtype, wide_dtype(A.dtype, A.device)
+    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in given.values()))
+    ready = [x.to(dtype).expand(*batch, -1, -1) for x in given.values()]
+    if N is None:
+        ready.append(torch.zeros_like(ready[1]))
+    ready[2], ready[3] = symmetrise(ready[2]), symmetrise(ready[3])
+    with full_precision(A.device):
+        P = _Stationary.apply(*ready)
+        K = _gain(P, *ready)
+        if check:
+            _check_loop(ready[0] + ready[1] @ K, P)
+    return Regulator(P.to(asked), K.to(asked))
+
+
+def _gain(P: Tensor, A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor) -> Tensor:
+    return -torch.linalg.solve_ex(symmetrise(R + B.mT @ P @ B), B.mT @ P @ A + N.mT)[0]
+
+
+def _doubled(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor) -> Tensor:
+    """P, NaN or far from a solution where there is none."""
+    R_inv = torch.linalg.inv_ex(R)[0]
+    A, H = A - B @ R_inv @ N.mT, symmetrise(Q - N @ R_inv @ N.mT)
+    G = symmetrise(B @ R_inv @ B.mT)
+    one = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    for _ in range(TURNS):
+        through = torch.linalg.solve_ex(one + G @ H, torch.cat([A, G], -1))[0]
+        near, far = through.split([A.shape[-1]] * 2, -1)
+        more = symmetrise(A.mT @ H @ near)
+        G, H, A = symmetrise(G + A @ far @ A.mT), H + more, A @ near
+        if _settled(more, H):
+            break
+    return H
+
+
+def _settled(more: Tensor, whole: Tensor) -> bool:
+    """Whether a turn added nothing, to any problem that has numbers. Where values cannot be read, all are made."""
+    try:
+        size = whole.abs().amax((-2, -1))
+        return not bool((more.abs().amax((-2, -1)) > torch.finfo(whole.dtype).eps / 8 * size).any())
+    except RuntimeError:  # torch.func.vmap
+        return False
+
+
+def _lyapunov(F: Tensor, change: Tensor) -> Tensor:
+    """The solution of X = F X F' + change."""
+    X = change
+    for _ in range(TURNS):
+        more = F @ X @ F.mT
+        X, F = symmetrise(X + more), F @ F
+        if _settled(more, X):
+            break
+    return X
+
+
+class _Stationary(torch.autograd.Function):
+    """P of a problem."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor) -> Tensor:
+        return _doubled(A, B, Q, R, N)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        ctx.save_for_backward(*inputs, output)
+        ctx.save_for_forward(*inputs, output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        A, B, Q, R, N, P = ctx.saved_tensors
+        with full_precision(P.device):
+            K = _gain(P, A, B, Q, R, N)
+            F = A + B @ K
+            X = _lyapunov(F, symmetrise(grads[0]))
+            PFX = 2 * P @ F @ X
+            return PFX, PFX @ K.mT, X, K @ X @ K.mT, 2 * X @ K.mT
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        A, B, Q, R, N, P = ctx.saved_tensors
+        dA, dB, dQ, dR, dN = (
+            torch.zeros_like(x) if d is None else d for x, d in zip((A, B, Q, R, N), tangents, strict=True)
+        )
+        K = _gain(P, A, B, Q, R, N)
+        F = A + B @ K
+        change = symmetrise(dQ) + K.mT @ symmetrise(dR) @ K + 2 * symmetrise(dN @ K + (dA + dB @ K).mT @ P @ F)
+        return _lyapunov(F.mT, change)
+
+
+@torch.no_grad()
+def _check_loop(F: Tensor, P: Tensor) -> None:
+    if transformed():
+        return
+    good = F.isfinite().all(-1).all(-1) & P.isfinite().all(-1).all(-1)
+    size = torch.linalg.eigvals(torch.where(good[..., None, None], F, 0)).abs().amax(-1)
+    bad = ~good | (size >= 1)
+    if bad.any():
+        which = f"problem {checks.first(bad)} of the batch" if bad.ndim else "the problem"
+        worst = f"an eigenvalue of A + B K of size {float(size[bad].max()):.6g}" if good.all() else "NaN or infinity"
+        remedy = "A direction that does not settle must be within reach of B and cost something in Q; look at both."
+        checks.fail("closed loop", "must settle", f"{worst} in {which}", remedy, "unstable")

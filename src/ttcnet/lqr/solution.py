@@ -1,0 +1,82 @@
+"""What a solution is, and how to tell whether it is one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .arithmetic import apply, full_precision
+from .problem import LQR
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """The optimum of an LQR.
+
+    Attributes:
+        u: actions u_1..u_T, (..., T, m).
+        h: states h_0..h_T, (..., T+1, n).
+        costate: co-states λ_0..λ_T, (..., T+1, n); λ_t is the gradient of the cost to go with respect to h_t.
+        cost: the optimum of the objective, (...).
+        K: feedback gains, (..., T, m, n): u_t = K_t h_{t-1} + k_t is optimal from any h_{t-1}. None, as the next three,
+            unless `solve` was asked for gains.
+        k: constant part of the feedback, (..., T, m).
+        P: curvature of the cost to go, (..., T+1, n, n), t = 0..T: it is 1/2 h' P_t h + p_t' h + const, the cost of h_t
+            itself included (P_T = Q_T), so that λ_t = P_t h_t + p_t.
+        p: slope of the cost to go at h = 0, (..., T+1, n).
+    """
+
+    u: Tensor
+    h: Tensor
+    costate: Tensor
+    cost: Tensor
+    K: Tensor | None = None
+    k: Tensor | None = None
+    P: Tensor | None = None
+    p: Tensor | None = None
+
+    def residual(self, problem: LQR) -> Tensor:
+        """How far the solution is from satisfying the optimality (KKT) conditions of `problem`, (...): the largest
+        violation of any condition of any step, each over the largest of its own terms. About the machine precision when
+        all is well."""
+        p = problem.standard_form()
+        u, h, costate = (x.to(p.h0.dtype) for x in (self.u, self.h, self.costate))
+        with full_precision(u.device):
+            return _violation(p, u, h, costate, torch.finfo(self.u.dtype))
+
+
+def _violation(p: LQR, u: Tensor, h: Tensor, costate: Tensor, info: torch.finfo) -> Tensor:
+    """Of the optimality conditions: h_0 given, the dynamics, and the derivatives with respect to u and h are zero. Each
+    is measured against its products of two numbers: so much must the problem change for the solution to be exact."""
+    before, after, lam = h[..., :-1, :], h[..., 1:, :], costate[..., 1:, :]
+    conditions: list[list[tuple[Tensor | None, Tensor]]] = [
+        [(None, h[..., :1, :]), (None, -p.h0.unsqueeze(-2))],
+        [(p.A, before), (p.B, u), (None, -after)],
+        [(p.R, u), (p.B.mT, lam)],
+        [(p.Q, after), (_later(p.A.mT), _later(lam, -2)), (None, -lam)],
+        [(p.A[..., :1, :, :].mT, lam[..., :1, :]), (None, -costate[..., :1, :])],
+    ]
+    if p.N is not None:
+        conditions[2].append((p.N.mT, before))
+        conditions[3].append((_later(p.N), _later(u, -2)))
+        conditions[4].append((p.N[..., :1, :, :], u[..., :1, :]))
+    for place, linear in ((1, p.c), (2, p.r), (3, p.q)):
+        if linear is not None:
+            conditions[place].append((None, linear))
+    smallest = info.tiny / info.eps  # below, numbers have fewer digits
+    worst = []
+    for terms in conditions if p.horizon else conditions[:1]:
+        violation = sum(x if matrix is None else apply(matrix, x) for matrix, x in terms)
+        size = sum(x.abs() if matrix is None else apply(matrix.abs(), x.abs()) for matrix, x in terms)
+        assert isinstance(violation, Tensor)
+        assert isinstance(size, Tensor)
+        worst.append((violation.abs().amax(-1) / size.amax(-1).clamp_min(smallest)).amax(-1))
+    return torch.stack(torch.broadcast_tensors(*worst)).amax(0)
+
+
+def _later(x: Tensor, dim: int = -3) -> Tensor:
+    """What belongs to the step after each; zero after the last."""
+    count = x.shape[dim]
+    return torch.cat([x.narrow(dim, 1, count - 1), torch.zeros_like(x.narrow(dim, 0, 1))], dim) if count else x

@@ -1,0 +1,89 @@
+"""How far a model plans, and how often it applies its blocks: for one call, or for the whole model.
+
+    model(tokens, horizon=16, loops=4)          # for this call
+    set_horizon(model, 16); set_loops(model, 4) # from now on, and when the model is saved
+    with horizon(model, 16), loops(model, 4):   # for a while
+
+The whole model's values are `config.horizon` and `config.loops`. The model reads them once a call, where an argument is
+left out, and hands them to its layers. A model is one of `ttcnet.models`, or one of transformers with layers inserted,
+in wrappers such as PEFT's, torch.compile's or DistributedDataParallel too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from ttcnet.bounds import check_size
+from ttcnet.errors import fail
+from ttcnet.lqr.checks import horizon as check_horizon
+from ttcnet.nn.ttc import ttc_layers
+
+
+def set_horizon(model: nn.Module, steps: int) -> None:
+    """Have the TTC layers look `steps` ahead, from now on and when the model is saved; 0 switches them off.
+
+    Examples:
+        >>> from ttcnet.models import TTCNetConfig, TTCNetModel
+        >>> model = TTCNetModel(TTCNetConfig(hidden_size=32, num_hidden_layers=1, interleave="1:1", ttc_heads=2))
+        >>> set_horizon(model, 16)
+        >>> with horizon(model, 32):
+        ...     horizon_of(model)
+        32
+        >>> horizon_of(model)
+        16
+    """
+    _config_with(model, "horizon").horizon = check_horizon(steps)
+
+
+@contextmanager
+def horizon(model: nn.Module, steps: int) -> Iterator[None]:
+    """`set_horizon` for the time of a `with` block."""
+    config = _config_with(model, "horizon")
+    before, config.horizon = config.horizon, check_horizon(steps)
+    try:
+        yield
+    finally:
+        config.horizon = before
+
+
+def horizon_of(model: nn.Module) -> int | None:
+    """How far the model plans; None if it has no TTC layers."""
+    return _config_with(model, "horizon").horizon if ttc_layers(model) else None
+
+
+def set_loops(model: nn.Module, times: int) -> None:
+    """Apply the blocks that many times, from now on and when the model is saved."""
+    _config_with(model, "loops").loops = check_loops(times)
+
+
+@contextmanager
+def loops(model: nn.Module, times: int) -> Iterator[None]:
+    """`set_loops` for the time of a `with` block."""
+    config = _config_with(model, "loops")
+    before, config.loops = config.loops, check_loops(times)
+    try:
+        yield
+    finally:
+        config.loops = before
+
+
+def check_loops(times: object) -> int:
+    """`times`, if blocks can be applied so often."""
+    return check_size("loops", times, 1, "Pass 1 to apply blocks once.")
+
+
+def _config_with(model: nn.Module, field: str) -> Any:
+    """The configuration of a model, which is in its wrappers, that has the field."""
+    if field == "horizon" and not ttc_layers(model):
+        remedy = "Insert TTC layers, or load a model that has them."
+        fail("model", "must have TTC layers to set their horizon", type(model).__name__, remedy, "no-layers")
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if hasattr(config, field):
+            return config
+    remedy = "Pass a model of ttcnet.models, or one with layers inserted."
+    fail("model", f"must have a configuration with {field}", type(model).__name__, remedy, "unsupported-model")

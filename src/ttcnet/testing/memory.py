@@ -1,0 +1,20 @@
+"""Memory that a kernel leaves unwritten shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def unwritten_is_nan() -> Iterator[None]:
+    """Inside, torch fills fresh memory with NaN (its setting for deterministic algorithms), so that what a kernel does
+    not write is NaN."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)

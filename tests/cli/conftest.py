@@ -1,1 +1,0 @@
-from tests.evaluate.conftest import _shared, graders  # noqa: F401

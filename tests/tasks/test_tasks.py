@@ -1,0 +1,110 @@
+"""The Task protocol: every task that ttcnet has follows it, and so does a file of one's own."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.evaluate.scripted import Scripted, model_folder, ttcnet
+from ttcnet.evaluate.runs.run import RunConfig, read_examples, run
+from ttcnet.evaluate.runs.storage import generations
+from ttcnet.evaluate.runs.summary import summarise
+from ttcnet.tasks import NAMES, Example, Task, Verdict, find
+from ttcnet.tasks.math import BENCHMARKS
+from ttcnet.tasks.task import conversation, digest
+
+TOY = Path(__file__).with_name("backwards.py")
+PAGE = Path(__file__).parents[2] / "docs" / "tasks.md"
+WITHOUT_DATA = [name for name in NAMES if name not in BENCHMARKS]
+
+
+def test_the_toy_is_what_the_page_shows():
+    assert f"```python\n{TOY.read_text()}```\n" in PAGE.read_text()
+    assert len(TOY.read_text().splitlines()) < 100
+
+
+@pytest.mark.parametrize("name", [*WITHOUT_DATA, str(TOY)], ids=[*WITHOUT_DATA, "toy"])
+def test_every_task_can_be_asked_and_graded(name):
+    task = find(name)
+    assert isinstance(task, Task)
+    examples = read_examples(task)
+    assert [example.number for example in examples] == list(range(1, len(examples) + 1))
+    assert digest(examples) == digest(task.examples()) != digest(examples[1:])
+    for example in examples[:3]:
+        assert task.prompt(example)
+        right, empty = task.grade(example, example.answer), task.grade(example, "")
+        assert (right.kind, empty.kind) == ("right", "unparsable")
+        assert task.same(right.answer, right.answer)
+    figures = task.metrics([[right, empty]], 2)
+    assert (figures["accuracy"].mean, figures["pass@2"].mean) == (0.5, 1.0)
+    assert set(task.metrics([], 1).values()) == {None}
+
+
+def test_a_task_of_ones_own_is_run_and_summed_up(tmp_path):
+    """From one letter too few to all right; the folder keeps the prompt as it was put, and the scores."""
+    task = find(str(TOY))
+    said = iter(["gninnalp", "It is nozirox.", "", "citardauq", "no"])
+    config = RunConfig("toy", task, read_examples(task), (None,), 1, 0.0, 8, task.system)
+    assert run(Scripted(lambda ask, horizon: next(said)), config, tmp_path) == 0
+    lines = generations(tmp_path)
+    assert [line["verdict"] for line in lines] == ["right", "wrong", "unparsable", "right", "wrong"]
+    assert [line["scores"]["letters"] for line in lines] == [1.0, 6 / 7, 0.0, 1.0, 0.0]
+    first = json.loads((tmp_path / "problems.jsonl").read_text().splitlines()[0])
+    assert first == {"number": 1, "text": "Spell the word planning backwards.", "answer": "gninnalp"}
+    (row,) = summarise(tmp_path, task)["results"]
+    assert row["accuracy"] == 0.4
+    assert row["letters"] == pytest.approx((2 + 6 / 7) / 5)
+    assert row["letters_interval"][0] < row["letters"] < row["letters_interval"][1]
+
+
+def test_a_task_of_ones_own_on_the_command_line(tmp_path):
+    model_folder(tmp_path / "model", room=256)
+    words = [TOY, "--model", tmp_path / "model", "--max-tokens", "4"]
+    output = ttcnet("eval", "math", *words, "--out", tmp_path / "out", "--samples", "2", "--temperature", "1")
+    assert "letters, %" in output
+    assert "backwards" in output
+    summary = json.loads((tmp_path / "out" / "backwards" / "summary.json").read_text())
+    assert summary["settings"]["system"] == find(str(TOY)).system
+    assert "math-verify" not in summary["versions"]
+    assert "gold: gninnalp" in ttcnet("eval", "show", tmp_path / "out" / "backwards", "--problem", "1")
+
+
+def test_a_file_without_a_task_is_refused(tmp_path):
+    path = tmp_path / "empty.py"
+    path.write_text("task = 3\n")
+    with pytest.raises(ValueError, match=r"benchmark must define `task`, a ttcnet.tasks.Task; got .*empty.py"):
+        find(str(path))
+
+
+def test_an_example_that_cannot_be_graded_is_noticed_before_anything_is_generated():
+    class Broken(Task):
+        name = "broken"
+
+        def examples(self):
+            return [Example(1, "1?", "1"), Example(2, "2?", "two")]
+
+        def grade(self, example, text):
+            return Verdict(text == str(int(example.answer)), text or None)
+
+    with pytest.raises(ValueError, match="two"):
+        read_examples(Broken())
+    assert len(read_examples(Broken(), limit=1)) == 1
+
+
+def test_the_defaults():
+    class Plain(Task):
+        name = "plain"
+
+    task, yes, no = Plain(), Verdict(True, "1"), Verdict(False, None)
+    assert task.prompt(Example(1, "1?", "1")) == "1?"
+    assert (task.samples, task.temperature, task.horizon, task.max_tokens) == (1, 0.0, 8, 4096)
+    assert (task.same("1", "1"), task.same("1", "1.0")) == (True, False)
+    assert set(task.metrics([[yes], [no]], 1)) == {"accuracy"}
+    found = task.metrics([[yes, no], [no, no], [yes]], 2)  # the last has one answer: another failed
+    assert found["accuracy"].mean == pytest.approx(0.5)
+    assert found["pass@2"].mean == 0.5
+
+
+def test_an_empty_system_prompt_is_none():
+    assert conversation("1+1?") == [{"role": "user", "content": "1+1?"}]
+    assert conversation("1+1?", "Think.")[0] == {"role": "system", "content": "Think."}

@@ -22,8 +22,10 @@ SYSTEMS = ("dense", "cart-pole", "pendulums")
 ARMS = {
     "fixed-scale": "TTC, actions at a fixed scale", "ttc": "TTC", "mlp": "MLP of its size",
     "mlp-2.5": "MLP of 2.5 times", "one": "TTC that plans one step", "linear": "no layer",
+    "system": "TTC that writes systems", "system-one": "TTC that writes systems and plans one step",
 }  # fmt: skip
-TTC, MLPS = ("fixed-scale", "ttc"), ("mlp", "mlp-2.5")
+TTC, MLPS = ("fixed-scale", "ttc", "system"), ("mlp", "mlp-2.5")
+ONE_STEP = {"system": "system-one"}  # the same layer with one step; "one" for the others
 KNOB = (0, 1, 2, 4, 8, 16, 32, 64)
 COLUMNS = [(kind, name) for kind in ("seen", "held out") for name in ("trained", "between", "48", "64")]
 TOLD, YES = ", told 32", "**yes**: "
@@ -124,11 +126,15 @@ def _answers(runs: dict[tuple[str, str], dict[int, Run]]) -> list[str]:
                 _verdict(_left(own, "held out"), [_left(run, "held out") for run in rivals]),
                 _verdict(own_horizon(own, 8), [own_horizon(own, 1)]),
                 _verdict(_left(third), [_left(run) for run in rivals], least=True) if third else "not run",
-                _verdict(_left(own), [_left(here["one"])]) if "one" in here else "not run",
+                _verdict(_left(own), [_left(here[single])]) if (single := _one_step(arm)) in here else "not run",
             ]
             lines.append(f"| {system}: {ARMS[arm]}, {number:,} demonstrations | {' | '.join(cells)} |")
         sentences.append(_advice(system, here, arms))
     return [*lines, "", " ".join(sentences)]
+
+
+def _one_step(arm: str) -> str:
+    return ONE_STEP.get(arm, "one")
 
 
 def _advice(system: str, here: dict[str, Run], arms: list[str]) -> str:
@@ -142,11 +148,13 @@ def _advice(system: str, here: dict[str, Run], arms: list[str]) -> str:
         return text
     text = f"**Use it for** {USES[system]}: it beats an MLP of 2.5 times its size."
     best = min(arms, key=lambda arm: mean(_left(here[arm])))
-    if "one" in here and not _verdict(_left(here[best]), [_left(here["one"])]).startswith(YES):
-        left = " against ".join(f"{mean(_left(here[arm])):.3f}" for arm in ("one", best))
+    single = _one_step(best)
+    if single in here:
+        left = " against ".join(f"{mean(_left(here[arm])):.3f}" for arm in (single, best))
+        ahead = _verdict(_left(here[best]), [_left(here[single])]).startswith(YES)
         text += (
-            " **It is not looking ahead that does it there:** a TTC layer that plans a single step, and is told T as a "
-            f"feature, leaves {left}."
+            f" **Looking ahead {'pays there' if ahead else 'does not do it there'}:** the best layer when it plans a "
+            f"single step, and is told T as a feature, leaves {left}."
         )
     return text
 

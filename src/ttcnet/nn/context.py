@@ -30,8 +30,6 @@ from ttcnet.insertable import PURE
 from ttcnet.lqr import ModulatedLQR
 from ttcnet.lqr.arithmetic import without_autocast, working_dtype
 
-from .system import SystemContext
-
 DECAYS = 0.03, 0.7  # the range, log-uniform, of decays at the start: some heads look far, others near
 GROWTH = 4.0  # the logarithm of how much a state may grow by itself
 BASIS_STD = 0.25
@@ -179,7 +177,5 @@ class HeadContext(Context):
         return state, drawn.contiguous(), shared
 
 
-CONTEXTS: dict[str, type[Context] | type[SystemContext]] = {
-    kind.kind: kind for kind in (TokenContext, HeadContext, SystemContext)
-}
+CONTEXTS: dict[str, type[Context]] = {kind.kind: kind for kind in (TokenContext, HeadContext)}
 BASES = ("bases_A", "bases_B", "bases_C")  # the names of parameters that weight decay may leave alone

@@ -15,11 +15,13 @@ from ttcnet.lqr.checks import horizon as check_horizon
 from ttcnet.lqr.checks import not_traced
 from ttcnet.lqr.plan import NAMES
 
-from .context import CONTEXTS, Affine
+from .context import CONTEXTS, Affine, Context
 from .plans import whole_plans
 from .replay import Replays, as_built, may_replay
+from .system import SystemContext
 
 Problem = ModulatedLQR | StationaryLQR
+KINDS: dict[str, type[Context] | type[SystemContext]] = {**CONTEXTS, SystemContext.kind: SystemContext}
 
 # parts of the layer: what they are called, and what they are built as
 PARTS: tuple[tuple[str, type[nn.Module]], ...] = (
@@ -106,7 +108,7 @@ class TTCLayer(nn.Module):
         where: dict[str, Any] = {"device": device, "dtype": dtype}
         self.norm = nn.RMSNorm(width, eps=eps, **where)
         check_homogeneous(time_homogeneous)
-        self.context = CONTEXTS[context](heads, state_size, action_size, rank, time_homogeneous, **where)
+        self.context = KINDS[context](heads, state_size, action_size, rank, time_homogeneous, **where)
         self.project = nn.Linear(width, self.context.inputs, bias=False, **where)
         self.action_norm = nn.RMSNorm(heads * action_size, eps=eps, **where)
         self.out = nn.Linear(heads * action_size, width, bias=False, **where)
@@ -151,7 +153,7 @@ class TTCLayer(nn.Module):
                 fail("horizon", "must be 1 or more to return a plan", 0, remedy, "too-small")
             return x
         if not return_plan:
-            recordable = self.context_kind != "system"  # the solver of linear systems may wait for the GPU
+            recordable = self.context_kind in CONTEXTS  # the solver of linear systems may wait for the GPU
             if recordable and may_replay(x, self) and (addresses := self._addresses()):
                 return self._replays(lambda few: self._step(few, horizon), x, (horizon, self.backend, addresses))
             return self._step(x, horizon)
@@ -185,7 +187,7 @@ class TTCLayer(nn.Module):
         found, parts = list[int](), self._modules
         context = self.context
         built = [(parts[name], kind) for name, kind in PARTS]
-        built += [(context, CONTEXTS[self.context_kind]), *((part, Affine) for part in context._modules.values())]
+        built += [(context, KINDS[self.context_kind]), *((part, Affine) for part in context._modules.values())]
         for part, kind in built:
             if part is None or not as_built(part, kind):
                 return ()

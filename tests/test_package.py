@@ -22,7 +22,7 @@ ROOT = SOURCE.parents[1]
 # imports may point to the same row or to an earlier one
 ROWS = [
     {
-        "attention",
+        "torch_settings",
         "bars",
         "bounds",
         "compiling",
@@ -85,6 +85,16 @@ def test_imports_point_one_way(path):
         parts = name.split(".")
         if parts[0] == "ttcnet" and len(parts) > 1 and parts[1] in RANK and str(path.relative_to(SOURCE)) not in MOVING:
             assert RANK[parts[1]] <= RANK[own], f"{path.relative_to(SOURCE)} must not import {name}"
+
+
+def test_evaluation_knows_the_protocol_and_no_task():
+    """But for what is about one task by its name."""
+    known = {"ttcnet.tasks", "ttcnet.tasks.task", "ttcnet.tasks.statistics"}
+    one_task = {"analysis/probes.py", "lm_eval/tasks/amc.py"}
+    for path in (SOURCE / "evaluate").rglob("*.py"):
+        if str(path.relative_to(SOURCE / "evaluate")) not in one_task:
+            names = {name for name in imported(path) if name.startswith("ttcnet.tasks")}
+            assert names <= known, f"{path.relative_to(SOURCE)} must not import {names - known}"
 
 
 def test_packages_do_not_import_each_other_in_a_circle():

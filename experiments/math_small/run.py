@@ -16,12 +16,12 @@ import typer
 from torch import nn
 
 from ttcnet import adapter
-from ttcnet.attention import avoid_cudnn
 from ttcnet.bars import Bar
 from ttcnet.environment import circumstances
 from ttcnet.errors import fail
 from ttcnet.evaluate.analysis.likelihood import answer_tokens, likelihoods
 from ttcnet.models.loading import causal_lm, tokenizer_of
+from ttcnet.torch_settings import avoid_cudnn
 from ttcnet.train.settings import FineTuning
 from ttcnet.writing import replacing, write_json, write_text
 

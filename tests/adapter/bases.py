@@ -15,7 +15,7 @@ from transformers import (
 )
 
 import ttcnet.adapter as adapter
-from ttcnet.adapter.control import insertions_of
+from ttcnet.adapter.control import inserted_of
 
 SIZES = dict(
     vocab_size=61,
@@ -64,7 +64,7 @@ def awake(family="llama", **changes):
 def wake(model):
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for insertion in insertions_of(model):
+        for insertion in inserted_of(model):
             for name, parameter in insertion.named_parameters():
                 if name.endswith("out.weight"):
                     parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))

@@ -105,6 +105,12 @@ def test_the_defaults():
     assert found["pass@2"].mean == 0.5
 
 
+def test_runs_of_before_are_resumed():
+    """Their settings hold this fingerprint."""
+    puzzle = Example(2, "Reach 54.", "(25 - 7) * 3", {"numbers": [3, 7, 25], "target": 54})
+    assert digest([Example(1, "1 + 1 = ?", "2"), puzzle]) == "40fcb86a9bd971ed"
+
+
 def test_an_empty_system_prompt_is_none():
     assert conversation("1+1?") == [{"role": "user", "content": "1+1?"}]
     assert conversation("1+1?", "Think.")[0] == {"role": "system", "content": "Think."}

@@ -25,7 +25,7 @@ from .control import (  # noqa: E402
     parameters,
     train_all,
 )
-from .inserting import insert, remove  # noqa: E402
+from .insert_remove import insert, remove  # noqa: E402
 from .storage import load, save  # noqa: E402
 
 __all__ = [

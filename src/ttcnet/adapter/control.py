@@ -14,8 +14,8 @@ from torch import nn
 
 from ttcnet.errors import fail
 
-from .decoder import WithInsertion, WithInsertions
-from .insertion import Insertion
+from .decoder import LayerWithInserted, ModelWithInserted
+from .inserted_layers import InsertedLayers
 
 
 def disable(model: nn.Module) -> None:
@@ -45,9 +45,9 @@ def disabled(model: nn.Module) -> Iterator[None]:
 def parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters of what is inserted, by the names that they have in a file."""
     return {
-        f"layers.{insertion.place}.inserted.{name}": parameter
-        for insertion in insertions_of(model)
-        for name, parameter in insertion.named_parameters()
+        f"layers.{inserted.place}.inserted.{name}": parameter
+        for inserted in inserted_of(model)
+        for name, parameter in inserted.named_parameters()
     }
 
 
@@ -59,7 +59,7 @@ def freeze_base(model: nn.Module) -> None:
     inserted = parameters(model)
     if not hasattr(model, "peft_config"):
         model.requires_grad_(False)
-    elif any(isinstance(layer.inserted, Insertion) for layer in layers_of(model)):
+    elif any(isinstance(layer.inserted, InsertedLayers) for layer in layers_of(model)):
         outermost(model).base_model.beside_lora = True
     for parameter in inserted.values():
         parameter.requires_grad_(True)
@@ -75,25 +75,25 @@ def train_all(model: nn.Module) -> None:
     model.requires_grad_(True)
 
 
-def layers_of(model: nn.Module) -> list[WithInsertion]:
+def layers_of(model: nn.Module) -> list[LayerWithInserted]:
     """The decoder layers that something was inserted into."""
-    layers: list[WithInsertion] = [module for module in model.modules() if isinstance(module, WithInsertion)]
+    layers: list[LayerWithInserted] = [module for module in model.modules() if isinstance(module, LayerWithInserted)]
     if not layers:
         remedy = "Call ttcnet.adapter.insert or ttcnet.adapter.load first."
         fail("model", "must have layers inserted", type(model).__name__, remedy, "no-layers")
     return layers
 
 
-def insertions_of(model: nn.Module) -> list[Insertion]:
+def inserted_of(model: nn.Module) -> list[InsertedLayers]:
     """What was inserted; where PEFT has a copy of it in training, that copy."""
-    found: list[Insertion] = []
+    found: list[InsertedLayers] = []
     for layer in layers_of(model):
         held: Any = layer.inserted
-        found.append(held if isinstance(held, Insertion) else held.modules_to_save[held.active_adapters[0]])
+        found.append(held if isinstance(held, InsertedLayers) else held.modules_to_save[held.active_adapters[0]])
     return found
 
 
 def outermost(model: nn.Module) -> Any:
     """The model itself, out of its wrappers."""
     layers_of(model)
-    return next(module for module in model.modules() if isinstance(module, WithInsertions))
+    return next(module for module in model.modules() if isinstance(module, ModelWithInserted))

@@ -1,4 +1,4 @@
-"""What turns a library's decoder model into one with insertions: mixins over its layers and over its models.
+"""What turns a library's decoder model into one with inserted layers: mixins over its layers and over its models.
 
 Each is named before a class of transformers among the bases of ours; see `families`.
 """
@@ -18,15 +18,15 @@ from ttcnet.models.pretrained import Conventions
 
 from .card import whole_card
 from .config import FORGETFUL, TTCAdapterConfig
-from .insertion import Insertion
+from .in_place import build_layers, put_layers
+from .inserted_layers import InsertedLayers
 from .origin import Origin, is_adapter
-from .surgery import plant, prepare
 
 PLACE = ".inserted."  # in the names of weights
 
 
 class Norms(NamedTuple):
-    """The norms of a decoder layer around the place of insertion, by name; all families call the first
+    """The norms of a decoder layer around the place of the inserted layers, by name; all families call the first
     input_layernorm."""
 
     before_mlp: str = "post_attention_layernorm"
@@ -34,12 +34,12 @@ class Norms(NamedTuple):
     after_mlp: str | None = None
 
 
-class WithInsertion:
+class LayerWithInserted:
     """A decoder layer: attention, then what is inserted, then MLP."""
 
     norms: ClassVar[Norms]
     enabled = True
-    inserted: Insertion
+    inserted: InsertedLayers
 
     def forward(
         self, hidden_states: Tensor, token_mask: Tensor | None = None, horizon: int | None = None, **kwargs: Any
@@ -57,7 +57,7 @@ class WithInsertion:
         return x if name is None else getattr(self, name)(x)
 
 
-class WithInsertions(Conventions):
+class ModelWithInserted(Conventions):
     """A model with such layers, with or without a head."""
 
     ours: ClassVar[dict[type, type]]  # the classes of this family, by the library's
@@ -65,7 +65,7 @@ class WithInsertions(Conventions):
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         refuse_paging(config)
         super().__init__(config, *args, **kwargs)
-        plant(self, prepare(self, config.adapter), self.ours)
+        put_layers(self, build_layers(self, config.adapter), self.ours)
         self.base_model.uses_cache = self.uses_cache  # type: ignore[attr-defined]
 
     @classmethod
@@ -93,7 +93,7 @@ class WithInsertions(Conventions):
         return whole_card(self)
 
 
-class Backbone(Origin, WithInsertions):
+class Backbone(Origin, ModelWithInserted):
     """The model without a head: tells mixers which tokens are real."""
 
     def forward(
@@ -133,7 +133,7 @@ class Backbone(Origin, WithInsertions):
         return any(getattr(layer, "enabled", False) for layer in self.layers)
 
 
-class Generator(WithInsertions):
+class Generator(ModelWithInserted):
     """The model with a language model's head."""
 
     def prepare_inputs_for_generation(

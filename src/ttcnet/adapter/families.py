@@ -30,13 +30,13 @@ from ttcnet.errors import fail
 from ttcnet.models.pattern import TTC
 
 from .config import TTCAdapterConfig
-from .decoder import Backbone, Generator, Norms, WithInsertion, adapter_of
+from .decoder import Backbone, Generator, LayerWithInserted, Norms, adapter_of
 
 PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}  # of a decoder layer
 
 
 class Family(NamedTuple):
-    """The library's classes, ours by theirs, and where the place of insertion is."""
+    """The library's classes, ours by theirs, and where the place of inserted layers is."""
 
     name: str
     config: type[PreTrainedConfig]
@@ -112,7 +112,7 @@ def _family(module: Any, name: str, norms: Norms = Norms(), backbone: str = "Mod
     layer, inner, outer = (getattr(module, name + kind) for kind in ("DecoderLayer", backbone, "ForCausalLM"))
     theirs = outer.config_class
     config = _configuration(theirs, f"TTC{theirs.__name__}")
-    new_layer = type(f"TTC{layer.__name__}", (WithInsertion, layer), {"norms": norms, "__module__": __name__})
+    new_layer = type(f"TTC{layer.__name__}", (LayerWithInserted, layer), {"norms": norms, "__module__": __name__})
     ours: dict[type, type] = {theirs: config, layer: new_layer}
     for kind, mixin in ((inner, Backbone), (outer, Generator)):
         split = [*(kind._no_split_modules or []), new_layer.__name__]

@@ -22,7 +22,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from ttcnet.errors import fail
 from ttcnet.names import ADAPTER
 
-from .insertion import Insertion
+from .inserted_layers import InsertedLayers
 
 UNSAVED = str(Path(__file__).with_name("unsaved"))  # a folder: whoever loads a model from it is told what to do
 WEIGHTS = ("*.safetensors", "*.bin")
@@ -67,7 +67,7 @@ class Origin:
         if self.base_name is None:
             return
         for number, layer in enumerate(self.layers if self.unsaved else ()):
-            if isinstance(held := getattr(layer, "inserted", None), Insertion):
+            if isinstance(held := getattr(layer, "inserted", None), InsertedLayers):
                 _refuse_tuners(held, f"layers.{number}.inserted")
         if self.training and torch.is_grad_enabled() and self.config._name_or_path == self.base_name:
             self.config._name_or_path = UNSAVED
@@ -85,8 +85,8 @@ def _is_tuner(module: nn.Module) -> bool:
     return type(module).__module__.partition(".")[0] == "peft"
 
 
-def _refuse_tuners(insertion: Insertion, where: str) -> None:
-    for name, module in insertion.named_modules():
+def _refuse_tuners(inserted: InsertedLayers, where: str) -> None:
+    for name, module in inserted.named_modules():
         if _is_tuner(module):
             remedy = (
                 "Pass exclude_modules=r'.*\\.inserted\\..*', or modules_to_save=['inserted'] to train and save them "

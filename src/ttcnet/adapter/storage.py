@@ -18,11 +18,11 @@ from ttcnet.writing import write_text
 
 from .card import adapter_card
 from .config import TTCAdapterConfig
-from .control import insertions_of, outermost
-from .inserting import Model, attach, base_of, check
-from .insertion import Insertion
+from .control import inserted_of, outermost
+from .in_place import build_layers
+from .insert_remove import Model, attach, base_of, check
+from .inserted_layers import InsertedLayers
 from .origin import base_name, mark_loaded
-from .surgery import prepare
 
 
 def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
@@ -42,9 +42,9 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     """
     config = outermost(model).config
     tensors = {
-        f"layers.{insertion.place}.inserted.{name}": processes.whole(value)
-        for insertion in insertions_of(model)
-        for name, value in insertion.state_dict().items()
+        f"layers.{inserted.place}.inserted.{name}": processes.whole(value)
+        for inserted in inserted_of(model)
+        for name, value in inserted.state_dict().items()
     }
     if not processes.is_first_process():
         return
@@ -65,7 +65,7 @@ def load(base_model: Model, folder: str | os.PathLike[str], *, any_base: bool = 
     the base model is the one that it was made for.
 
     Args:
-        base_model: a model without insertions, with the name, revision and shape of the one at the time of `insert`.
+        base_model: a model without inserted layers, of the name, revision and shape that it had at `insert`.
         folder: where `save` wrote to.
         any_base: accept a base model of another name, revision or vocabulary.
     """
@@ -86,11 +86,11 @@ def load(base_model: Model, folder: str | os.PathLike[str], *, any_base: bool = 
     shape: Any = base_model.config
     expected = _expected(config, shape.hidden_size, shape.num_hidden_layers)
     _check_names(str(path), tensors, expected, "It is not of this model, or of another version of ttcnet.")
-    insertions = prepare(base_model, config)
-    for index, insertion in insertions.items():
+    built = build_layers(base_model, config)
+    for index, inserted in built.items():
         prefix = f"layers.{index}.inserted."
-        insertion.load_state_dict({name: tensors[prefix + name] for name in insertion.state_dict()})
-    attach(base_model, family, config, insertions, facts["base"])
+        inserted.load_state_dict({name: tensors[prefix + name] for name in inserted.state_dict()})
+    attach(base_model, family, config, built, facts["base"])
     mark_loaded(base_model, folder)
     return base_model
 
@@ -127,7 +127,7 @@ def _expected(config: TTCAdapterConfig, width: int, layers: int) -> dict[str, tu
         return {
             f"layers.{index}.inserted.{name}": tuple(value.shape)
             for index, count in config.places(layers).items()
-            for name, value in Insertion(config, width, count, index).state_dict().items()
+            for name, value in InsertedLayers(config, width, count, index).state_dict().items()
         }
 
 

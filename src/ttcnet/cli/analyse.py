@@ -21,15 +21,15 @@ def alignment(
             help="Problems and solutions: a JSON Lines file, owner/name of the Hub, or a folder of `ttcnet eval math`."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="JSON file for what is found.")],
+    out: Annotated[Path, typer.Option(help="JSON file for the results.")],
     adapter: Annotated[str | None, typer.Option(help="Folder of an adapter for the model.")] = None,
-    horizon: Annotated[int | None, typer.Option(help="Steps to look ahead; the model's own if not given.")] = None,
-    limit: Annotated[int | None, typer.Option(help="The first so many questions.")] = None,
+    horizon: Annotated[int | None, typer.Option(help="Horizon of TTC layers. Default: the model's.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Use the first N questions only.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Also draw a figure: PNG, PDF or SVG.")] = None,
     device: Device = "auto",
     trust_remote_code: Trust = False,
 ) -> None:
-    """Compare what TTC layers plan with the chain of thought that follows, of the same question and of others."""
+    """Compare the plans of TTC layers with the chain of thought that follows, of the same question and of others."""
     from ttcnet.console import say, tell
     from ttcnet.errors import complaints
     from ttcnet.extras import require
@@ -44,7 +44,7 @@ def alignment(
             check_picture("plot", plot)
         tell("Starting transformers ...")
         require("transformers", "models", "ttcnet analyse")
-        from ttcnet.evaluate.analysis.alignment_report import draw, report, table
+        from ttcnet.evaluate.analysis.alignment import draw, report, table
 
         found = report(
             model, data, adapter=adapter, horizon=horizon, limit=limit, device=device,

@@ -12,10 +12,10 @@ def data(
     settings: Annotated[
         Path, typer.Argument(help="TOML file with sources, stages and seeds; the documentation says how to write one.")
     ],
-    out: Annotated[str | None, typer.Option(help="Folder of the run. A run that is there already goes on.")] = None,
+    out: Annotated[str | None, typer.Option(help="Folder of the run. An existing run is resumed.")] = None,
 ) -> None:
-    """Make training data: fetch, bring into one form, drop copies and test problems, verify answers, sample. Killed
-    runs go on where they stopped when the command is given again."""
+    """Make training data: fetch, normalise, drop duplicates and test problems, verify answers, sample. Run the same
+    command again to resume an interrupted run."""
     from ttcnet.console import say, tell
     from ttcnet.data.settings import settings as made
     from ttcnet.errors import complaints

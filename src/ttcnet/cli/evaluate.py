@@ -28,16 +28,16 @@ Names = Annotated[list[str], typer.Argument(help=TASKS)]
 Model = Annotated[str, typer.Option(help="Folder or name of the Hub; with --server, the model's name there.")]
 Adapter = Annotated[Path | None, typer.Option(help="Folder of an adapter for the model.")]
 ServerUrl = Annotated[str | None, typer.Option(help="OpenAI-compatible server to ask, as http://localhost:8000/v1.")]
-Out = Annotated[Path, typer.Option(help="Folder of the run. A run that is there already goes on.")]
-Data = Annotated[Path | None, typer.Option(help="Folder with the benchmarks' files; the Hub if not given.")]
-Tokens = Annotated[int | None, typer.Option(min=1, help="Most tokens of an answer; the benchmark's if not given.")]
-Limit = Annotated[int | None, typer.Option(min=1, help="Take the first so many problems.")]
-Batch = Annotated[int | None, typer.Option(min=1, help="Most samples at a time; requests, for a server.")]
+Out = Annotated[Path, typer.Option(help="Folder of the run. An existing run is resumed.")]
+Data = Annotated[Path | None, typer.Option(help="Folder with the files of benchmarks. Default: the Hub.")]
+Tokens = Annotated[int | None, typer.Option(min=1, help="Most tokens of an answer. Default: the task's.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Ask the first N problems only.")]
+Batch = Annotated[int | None, typer.Option(min=1, help="Most samples in a batch, or requests to a server at a time.")]
 Patience = Annotated[
-    float, typer.Option(min=1, help="Seconds that a server has for an answer, before it is asked again.")
+    float, typer.Option(min=1, help="Seconds to wait for an answer of a server before it is asked again.")
 ]
-Seed = Annotated[int, typer.Option(help="Of all samples.")]
-System = Annotated[str | None, typer.Option(help="System prompt, in place of that of --cot or --no-cot; '' for none.")]
+Seed = Annotated[int, typer.Option(help="Seed of all samples.")]
+System = Annotated[str | None, typer.Option(help="System prompt. Default: that of --cot or --no-cot. '' for none.")]
 
 
 @app.command("math")
@@ -49,14 +49,12 @@ def math_command(
     server: ServerUrl = None,
     data: Data = None,
     horizon: Annotated[
-        list[str] | None, typer.Option(help="Of TTC layers, or several: 1,2,4,8; the benchmark's if not given.")
+        list[str] | None, typer.Option(help="Horizon of TTC layers, or several: 1,2,4,8. Default: the task's.")
     ] = None,
-    samples: Annotated[
-        int | None, typer.Option(min=1, help="Answers to a problem; the benchmark's if not given.")
-    ] = None,
-    temperature: Annotated[float | None, typer.Option(min=0, help="0 is greedy; the benchmark's if not given.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Answers per problem. Default: the task's.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, help="0 is greedy. Default: the task's.")] = None,
     max_tokens: Tokens = None,
-    cot: Annotated[bool, typer.Option(help="Ask for reasoning, or for the bare answer in the paper's words.")] = True,
+    cot: Annotated[bool, typer.Option(help="Ask for reasoning, or for the bare answer.")] = True,
     system: System = None,
     limit: Limit = None,
     batch: Batch = None,
@@ -65,7 +63,7 @@ def math_command(
     device: Device = "auto",
     trust_remote_code: Trust = False,
 ) -> None:
-    """Accuracy on mathematical problems, with intervals. Killed runs go on when the command is given again. On several
+    """Accuracy on mathematics or any other task, with intervals. Run the same command again to resume. On several
     GPUs: accelerate launch -m ttcnet.cli eval math ..."""
     with complaints():
         from ttcnet.tasks import find
@@ -107,19 +105,21 @@ def scaling_command(
     server: ServerUrl = None,
     data: Data = None,
     method: Annotated[
-        list[str] | None, typer.Option(help="horizon, best-of-n, self-consistency or tree; all if not given.")
+        list[str] | None, typer.Option(help="horizon, best-of-n, self-consistency or tree. Default: all.")
     ] = None,
-    horizons: Annotated[str, typer.Option(help="To go through, of a model with TTC layers.")] = "1,2,4,8,16,32,64",
+    horizons: Annotated[
+        str, typer.Option(help="Horizons to compare, of a model with TTC layers.")
+    ] = "1,2,4,8,16,32,64",
     horizon: Annotated[
-        int | None, typer.Option(min=0, help="Of the other methods; the benchmark's if not given, 0 for no planning.")
+        int | None, typer.Option(min=0, help="Horizon of the other methods. Default: the task's. 0 for no planning.")
     ] = None,
     n: Annotated[int, typer.Option(min=2, help="Most samples to choose from.")] = 8,
-    temperature: Annotated[float, typer.Option(min=0.01, help="Of these samples, and of thoughts.")] = 0.6,
-    breadth: Annotated[int, typer.Option(min=1, help="Thoughts that are kept at a level of the tree.")] = 2,
+    temperature: Annotated[float, typer.Option(min=0.01, help="Of these samples and of the thoughts of a tree.")] = 0.6,
+    breadth: Annotated[int, typer.Option(min=1, help="Thoughts kept per level of the tree.")] = 2,
     depth: Annotated[int, typer.Option(min=1, help="Levels of the tree.")] = 4,
     cot: Annotated[str, typer.Option(help="Ask for reasoning: on, off or both.")] = "both",
     system: Annotated[
-        str | None, typer.Option(help="System prompt of --cot on, in place of ours; '' for none.")
+        str | None, typer.Option(help="System prompt with --cot on. Default: the task's. '' for none.")
     ] = None,
     max_tokens: Tokens = None,
     limit: Limit = None,
@@ -130,7 +130,7 @@ def scaling_command(
     trust_remote_code: Trust = False,
 ) -> None:
     """Accuracy against the horizon of TTC layers; and against best of n (chosen by the model's own log-likelihood),
-    self-consistency and tree of thoughts, with the tokens and seconds of each. Killed runs go on."""
+    self-consistency and tree of thoughts, with the tokens and seconds of each. Run the same command again to resume."""
     with complaints():
         from ttcnet.extras import require
         from ttcnet.tasks import find
@@ -158,19 +158,19 @@ def scaling_command(
         if rows:
             show(table(rows))
             say(f"Table and picture are in {out / 'scaling.csv'} and {out / 'scaling.png'}.")
-        _own_up(summaries)
+        _report_failures(summaries)
 
 
 @app.command("show")
 def show_command(
-    folder: Annotated[Path, typer.Argument(help="Folder of a benchmark in that of a run: OUT/math500.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of one task in the folder of a run: OUT/math500.")],
     only: Annotated[
-        list[str] | None, typer.Option(help="right, wrong, unparsable (wrong too), failed or cut; repeat for more.")
+        list[str] | None, typer.Option(help="right, wrong, unparsable (also wrong), failed or cut. Repeat for more.")
     ] = None,
-    problem: Annotated[int | None, typer.Option(help="Of one problem, by its number.")] = None,
-    horizon: Annotated[int | None, typer.Option(help="At one horizon.")] = None,
+    problem: Annotated[int | None, typer.Option(help="Number of one problem.")] = None,
+    horizon: Annotated[int | None, typer.Option(help="One horizon.")] = None,
 ) -> None:
-    """Page through answers: Enter for the next, p for the one before, q to leave."""
+    """Page through answers: Enter for the next, p for the previous, q to quit."""
     with complaints():
         from rich.console import Console
 
@@ -181,7 +181,7 @@ def show_command(
 
 
 def _check(model: str, adapter: Path | None, server: str | None, device: str) -> None:
-    """What can be known to be wrong before anything is loaded."""
+    """Check the options before anything is loaded."""
     if server is not None:
         if adapter is not None:
             remedy = "Serve the whole model."
@@ -233,11 +233,11 @@ def _tell(summaries: list[dict[str, Any] | None], out: Path) -> None:
     if whole:
         show(table(whole))
         say(f"All answers are in {out}; page through them with: ttcnet eval show {out / whole[0]['settings']['name']}")
-    _own_up(summaries)
+    _report_failures(summaries)
 
 
-def _own_up(summaries: list[dict[str, Any] | None]) -> None:
-    """Say what failed, and fail for it."""
+def _report_failures(summaries: list[dict[str, Any] | None]) -> None:
+    """Print what failed, and exit with status 1 if anything did."""
     rows = [row for summary in summaries if summary for row in summary["results"]]
     failed = sum(row["failed"] for row in rows)
     if failed:

@@ -15,17 +15,17 @@ def likelihood(
     model: Annotated[str, typer.Option(help="Folder or name of the Hub.")],
     adapter: Annotated[Path | None, typer.Option(help="Folder of an adapter for the model.")] = None,
     horizon: Annotated[
-        list[str] | None, typer.Option(help="Of TTC layers, or several: 0,1,2,4,8; the model's own if not given.")
+        list[str] | None, typer.Option(help="Horizon of TTC layers, or several: 0,1,2,4,8. Default: the model's.")
     ] = None,
-    split: Annotated[str, typer.Option(help="Of a dataset of the Hub.")] = "test",
+    split: Annotated[str, typer.Option(help="Split of a dataset of the Hub.")] = "test",
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Take the first so many rows.")] = None,
-    max_length: Annotated[int | None, typer.Option(help="Leave out rows of more tokens, and count them.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use the first N rows only.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Leave out rows with more tokens, and count them.")] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
     device: Device = "auto",
     trust_remote_code: Trust = False,
 ) -> None:
-    """How likely a model finds given solutions: mean log-likelihood of a token and of a solution, with intervals."""
+    """Log-likelihood of given solutions under a model, per token and per solution, with intervals."""
     from ttcnet.errors import complaints
 
     with complaints():

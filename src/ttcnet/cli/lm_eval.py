@@ -15,32 +15,30 @@ CODE = "humaneval"
 
 def lm(
     model: Annotated[str, typer.Option(help="Folder or name of the Hub.")],
-    out: Annotated[Path, typer.Option(help="Folder of the results. An evaluation that is there already goes on.")],
+    out: Annotated[Path, typer.Option(help="Folder of the results. An existing evaluation is resumed.")],
     tasks: Annotated[
         str | None,
         typer.Option(
-            help=f"Tasks of lm_eval, amc, or YAML files, with commas between; if not given, the paper's: {PAPER}, "
+            help=f"Tasks of lm_eval, amc, or YAML files, with commas between; default, the paper's: {PAPER}, "
             f"and {CODE} with --run-code."
         ),
     ] = None,
     adapter: Annotated[str | None, typer.Option(help="Folder of an adapter for the model.")] = None,
     horizon: Annotated[
-        int | None, typer.Option(help="Steps that TTC layers look ahead; the model's own if not given, 0 for none.")
+        int | None, typer.Option(help="Horizon of TTC layers. Default: the model's. 0 for no planning.")
     ] = None,
-    shots: Annotated[int | None, typer.Option(help="Examples in the prompt; the task's own if not given.")] = None,
-    limit: Annotated[int | None, typer.Option(help="The first so many questions of every task.")] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(help="Tokens to write at most; the task's own if not given.")
-    ] = None,
+    shots: Annotated[int | None, typer.Option(help="Examples in the prompt. Default: the task's.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Ask the first N questions of every task only.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Most tokens of an answer. Default: the task's.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Ask through the model's chat template.")] = False,
     amc: Annotated[
         str | None, typer.Option(help="Problems of the task amc: a JSON Lines file, or owner/name of the Hub.")
     ] = None,
-    batch: Annotated[int, typer.Option(help="Requests at a time.")] = 8,
+    batch: Annotated[int, typer.Option(help="Requests per batch.")] = 8,
     device: Device = "auto",
     trust_remote_code: Trust = False,
     run_code: Annotated[
-        bool, typer.Option("--run-code", help="Run programs that the model writes, here, as HumanEval needs.")
+        bool, typer.Option("--run-code", help="Run programs that the model writes on this machine, as HumanEval needs.")
     ] = False,
 ) -> None:
     """Evaluate a language model with lm-evaluation-harness. On several GPUs: accelerate launch -m ttcnet.cli eval lm

@@ -19,7 +19,6 @@ from trl.trainer.sft_config import SFTConfig
 
 from ttcnet import adapter
 from ttcnet.adapter import TTCAdapterConfig
-from ttcnet.attention import avoid_cudnn
 from ttcnet.console import tell
 from ttcnet.environment import circumstances
 from ttcnet.errors import fail
@@ -29,6 +28,7 @@ from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.nn.horizon import parse
 from ttcnet.processes import check_shared, is_first_process
 from ttcnet.tensor_file import writing
+from ttcnet.torch_settings import avoid_cudnn
 from ttcnet.writing import put, temporary, write_json
 
 from .examples import Examples, check_examples

@@ -91,7 +91,7 @@ def test_the_command(tmp_path):
         assert failed.exit_code == 1
         assert message in failed.output
     for net, message in (
-        (model(), "horizon needs a model with TTC layers"),
+        (model(), "must have TTC layers to set their horizon"),
         (
             model(max_position_embeddings=8),
             "max_length must be 8 or less, the tokens that the model takes; got None, and a row of 12",

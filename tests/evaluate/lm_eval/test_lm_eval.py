@@ -122,7 +122,7 @@ def test_a_model_of_transformers_needs_no_ttc_layers_but_a_horizon_does(place):
     model = lm(place / "base")
     assert model.horizon is None
     assert_same(scored(model), [by_hand(net, *pair) for pair in PAIRS])
-    with pytest.raises(ValueError, match="horizon needs a model with TTC layers"):
+    with pytest.raises(ValueError, match="must have TTC layers to set their horizon"):
         lm(place / "base", horizon=8)
 
 
@@ -259,7 +259,7 @@ def test_lm_eval_says_no_more_than_a_user_needs(place, tmp_path, monkeypatch, ca
         (["--limit", "0"], "limit must be 1 or more"),
         (["--shots", "-1"], "shots must be 0 or more"),
         (["--adapter", "nowhere"], "adapter must be a folder with ttc_adapter.safetensors"),
-        (["--horizon", "4"], "horizon needs a model with TTC layers"),
+        (["--horizon", "4"], "must have TTC layers to set their horizon"),
     ],
 )
 def test_mistakes_are_told_and_leave_nothing(place, tmp_path, options, message, monkeypatch):

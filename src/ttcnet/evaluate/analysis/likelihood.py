@@ -1,9 +1,10 @@
-"""How likely a model finds given solutions: the mean log-likelihood of their tokens, at any horizon. It tells models
-apart long before they answer anything right."""
+"""The log-likelihood of given solutions under a model, at any horizon. It tells models apart long before they answer
+anything right."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,10 +12,9 @@ import torch
 from torch import Tensor
 
 from ttcnet.errors import fail, not_finite
+from ttcnet.models.depth import horizon
 from ttcnet.tasks.statistics import Mean, average, ratio
 from ttcnet.train.examples import IGNORED, Example
-
-from ..engines.models import horizon
 
 TOKENS = 8192  # in a batch, padding included
 
@@ -63,7 +63,7 @@ def likelihoods(
     if not all(counts) or not counts:
         fail("examples", "must all have an answer", f"{counts.count(0)} of {len(counts)} without", "Use prepare().")
     for steps in horizons:
-        with horizon(model, steps):
+        with nullcontext() if steps is None else horizon(model, steps):
             sums = log_likelihoods(model, examples, tokens=tokens, watch=watch).tolist()
             yield Likelihood(steps, len(sums), sum(counts), ratio(sums, counts), average(sums), tuple(sums))
 

@@ -1,5 +1,5 @@
-"""Do plans lead somewhere? Linear probes: how much of the solution can be read off the states that a TTC layer means to
-pass through, step by step of its plan, and loop by loop."""
+"""Linear probes of plans on Sudoku: how much of the solution can be read from the states that a TTC layer plans, by
+step of the plan and by loop."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The runs behind a comparison of ways to spend compute: a sweep over horizons, samples to choose from, a tree search;
-each with chain of thought, without, or both."""
+"""Compare ways to spend compute at test time: longer horizons, more samples, a tree search; each with chain of thought,
+without, or both. `ttcnet eval scaling`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .scaling_table import METHODS, Row, draw, horizon_rows, sample_rows, tree_r
 
 @dataclass(frozen=True)
 class ScalingConfig:
-    """What to compare. `horizons` are gone through; the other methods run at `horizon`, or the benchmark's own.
-    `system` stands in for our prompt with chain of thought."""
+    """What to compare. The method horizon runs at all `horizons`; the other methods run at `horizon`, or at the task's.
+    `system` replaces the task's system prompt with chain of thought."""
 
     methods: tuple[str, ...]
     horizons: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What a longer horizon buys, against other ways to spend compute on the same problems under the same prompts."""
+"""Rows, table and figure of a comparison: accuracy against the compute of every method."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STYLES |= {"tree": ("#CC79A7", "D")}
 
 @dataclass(frozen=True)
 class Row:
-    """A way to answer: what it gets right, and what an answer costs. `n` is the number of samples behind an answer."""
+    """The accuracy of a method and its cost per answer. `n` is the number of samples per answer."""
 
     method: str
     cot: bool

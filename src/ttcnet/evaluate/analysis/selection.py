@@ -1,4 +1,4 @@
-"""One answer out of several samples: by the model's own likelihood, or by vote."""
+"""Choose one of several samples: by likelihood (best of n) or by vote (self-consistency)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..runs.storage import Line
 
 
 def by_problem(lines: list[Line]) -> dict[int, list[Line]]:
-    """Samples that got an answer, in order, by problem."""
+    """The samples that have an answer, in order, by problem."""
     found = defaultdict[int, list[Line]](list)
     for line in sorted(lines, key=lambda line: line["sample"]):
         if line["verdict"] != FAILED:
@@ -32,7 +32,7 @@ def best_of(samples: list[Line]) -> Line:
 
 
 class Vote:
-    """Self-consistency: the answer that most samples give, equal answers in other words counted together."""
+    """Self-consistency: the answer that most samples give. Answers that mean the same count together."""
 
     def __init__(self, problems: dict[int, list[Line]], task: Task) -> None:
         pairs = sorted(

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from ttcnet.errors import fail
+from ttcnet.models.depth import horizon
 from ttcnet.nn import TTCLayer, ttc_layers
 from ttcnet.reading import Row
 from ttcnet.tasks.task import conversation as put
 from ttcnet.train.examples import conversation, prompt
 
-from ..engines.models import horizon
 from ..runs.storage import generations, problems_of, settings_of
 
 

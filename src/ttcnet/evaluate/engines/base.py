@@ -9,14 +9,14 @@ from typing import Protocol
 
 from ttcnet.errors import fail, not_finite
 
-FAILED = "failed"  # the finish of what got no answer
-CUT = "length"  # of what ran out of tokens
+FAILED = "failed"  # finish of a sample without an answer
+CUT = "length"  # finish of an answer that ran out of tokens
 
 
 @dataclass(frozen=True)
 class Ask:
-    """A conversation to go on with, from `prefix` on if the answer has begun. Sampling depends on the seed alone.
-    Messages call it by its name."""
+    """A conversation to answer. The answer continues `prefix`. Sampling depends on the seed alone. Error messages use
+    the name."""
 
     messages: list[dict[str, str]]
     seed: int
@@ -26,8 +26,8 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """What was generated, prefix not included. `finish` is stop, length or failed; `mean_logprob` the mean
-    log-likelihood of its tokens under the model, at temperature 1."""
+    """A generated text, without the prefix. `finish` is stop, length or failed. `mean_logprob` is the mean
+    log-likelihood of its tokens under the model at temperature 1."""
 
     text: str
     prompt_tokens: int | None
@@ -38,8 +38,8 @@ class Answer:
 
 
 class Engine(Protocol):
-    """Answers in groups as they are made, each with the number of its question. `watch` hears how many answers the
-    group in the making amounts to."""
+    """Yields answers in groups, each with the index of its question. `watch` is called with the number of answers that
+    the current group amounts to so far."""
 
     @property
     def plans(self) -> bool:
@@ -57,14 +57,14 @@ class Engine(Protocol):
     ) -> Iterator[list[tuple[int, Answer]]]: ...
 
     def check(self, asks: Sequence[Ask], max_tokens: int) -> None:
-        """An error if the questions do not fit."""
+        """Fail if the questions do not fit."""
 
     def facts(self) -> dict[str, str]:
-        """What answers, for the record."""
+        """What answers: for settings.json."""
 
 
 def check_likelihood(mean: float | None, tokens: int | None, where: str) -> None:
-    """Of an answer that is to be chosen by it. An answer of no tokens has none, and is never chosen before another."""
+    """Fail if an answer cannot be chosen by its likelihood. An answer of no tokens has none, and is chosen last."""
     if mean is None and tokens != 0:
         remedy = "Choose by vote, or use a server that returns logprobs."
         rule = "must know the likelihood of every answer"

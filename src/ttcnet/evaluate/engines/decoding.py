@@ -13,7 +13,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 
 from ttcnet.errors import not_finite
 
-ROOM = 0.5  # share of rows that have to end before the others go on without them
+ROOM = 0.5  # share of rows that must have ended before the batch is made smaller
 TAIL = 16  # tokens in which the end of a stop text is looked for
 
 

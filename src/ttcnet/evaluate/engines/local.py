@@ -11,16 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ttcnet.attention import avoid_cudnn
 from ttcnet.errors import fail
+from ttcnet.models.depth import set_horizon
 from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.nn import ttc_layers
 from ttcnet.options import usable
+from ttcnet.torch_settings import avoid_cudnn
 from ttcnet.train.examples import prompt
 
+from .adapters import with_adapter
 from .base import CUT, Answer, Ask
 from .decoding import Decoded, decode
-from .models import look_ahead, with_adapter
 
 SHARE = 0.7  # of the free memory that a batch may take, by estimate
 
@@ -66,7 +67,8 @@ class Local:
         stop: tuple[str, ...] = (),
         watch: Callable[[float], None] = lambda _: None,
     ) -> Iterator[list[tuple[int, Answer]]]:
-        look_ahead(self.model, horizon)
+        if horizon is not None:
+            set_horizon(self.model, horizon)
         prompts = [self.prompt(ask) for ask in asks]
         waiting = sorted(range(len(asks)), key=lambda number: -len(prompts[number]))  # what may not fit comes first
         most = self.most

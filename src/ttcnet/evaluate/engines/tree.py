@@ -1,5 +1,5 @@
-"""Tree of thoughts (Yao et al. 2023): lines of a solution are sampled, the model itself says how promising each is, and
-the search goes on from the best. An engine on top of another one."""
+"""Tree of thoughts (Yao et al. 2023): an engine on top of another one. It samples the next lines of a solution, has the
+model rate them, and continues from the best."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers of a model, kept as they come, so that an evaluation that was killed goes on where it stopped."""
+"""Answers of a model, stored as they come, so that an interrupted evaluation is resumed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _is_number(value: Any) -> bool:
 
 
 class AnswerCache:
-    """What lm_eval calls a cache hook, over a JSON Lines file for every process.
+    """A cache hook of lm_eval, over one JSON Lines file per process.
 
     A request that is made several times, to sample several answers, has as many answers here, and each is handed out
     once.

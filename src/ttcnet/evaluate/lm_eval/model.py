@@ -8,6 +8,7 @@ lm_eval finds the models of other packages once they are imported. To use its ow
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,13 +17,13 @@ from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from ttcnet.attention import avoid_cudnn
 from ttcnet.errors import fail, not_finite
-from ttcnet.models.depth import horizon_of
+from ttcnet.models.depth import horizon, horizon_of
 from ttcnet.models.loading import Whole
 from ttcnet.options import usable
+from ttcnet.torch_settings import avoid_cudnn
 
-from ..engines.models import horizon, with_adapter
+from ..engines.adapters import with_adapter
 from .answer_cache import AnswerCache
 
 SHOWN = 60  # characters of a text that a message quotes
@@ -71,7 +72,7 @@ class TTCNetLM(HFLM):  # type: ignore[misc, unused-ignore]
             self._config = self._model.config
 
     def _check(self, _: Any, args: tuple[Any, ...], given: dict[str, Any], output: Any) -> None:
-        """That scores are numbers: lm_eval would go on with NaN, and report it, or an accuracy of it."""
+        """Fail if scores are not finite: lm_eval would report NaN, or an accuracy made of it."""
         broken = (~output.logits.amax(-1).isfinite()).any(-1).nonzero()[:, 0]
         if len(broken):
             ids = args[0] if args else given["input_ids"]
@@ -80,7 +81,7 @@ class TTCNetLM(HFLM):  # type: ignore[misc, unused-ignore]
 
     def planning(self) -> Any:
         """A `with` block in which the model plans as far as it was asked to."""
-        return horizon(self.model, self.steps)
+        return nullcontext() if self.steps is None else horizon(self.model, self.steps)
 
     def _model_call(self, *args: Any, **options: Any) -> Tensor:
         with self.planning():

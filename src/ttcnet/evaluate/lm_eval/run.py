@@ -67,7 +67,7 @@ def evaluate(
     run_code: bool = False,
     trust_remote_code: bool = False,
 ) -> str:
-    """Run to the end, going on with the answers that `out` has already. Writes results.json, lm_eval.json (what lm_eval
+    """Evaluate, with the answers that `out` has already. Writes results.json, lm_eval.json (what lm_eval
     reports) and samples-TASK.jsonl (what the model wrote, where it had to write); returns a table.
 
     Args:

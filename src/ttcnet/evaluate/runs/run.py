@@ -112,10 +112,10 @@ def run(
     world: int = 1,
     report: Callable[[float, list[dict[str, Any]]], None] = lambda done, lines: None,
 ) -> int:
-    """Make what is not there yet of this process's share, and return how many are missing of all. `report` hears how
-    many samples are done, parts of samples included, and the lines that were written.
+    """Answer what is missing of this process's share. Returns how many samples are missing in all. `report` is called
+    with the number of samples that are done, parts of samples included, and with the lines that were written.
 
-    A killed run loses the batch in the making. What failed is tried again by the next run.
+    An interrupted run loses its current batch. Failed samples are tried again when it is resumed.
     """
     check(engine, config)
     stored = RunFolder(folder, config.settings() | engine.facts(), _questions(config), rank)
@@ -143,7 +143,7 @@ def run(
 
 
 def run_with_progress(engine: Engine, config: RunConfig, folder: Path) -> dict[str, Any] | None:
-    """This process's share of a run, with a bar by the first one. The summary; None while other processes work."""
+    """Run this process's share; the first process shows a bar. Returns the summary, or None while others still work."""
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     columns = (Description(), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Bar(*columns, console=Console(stderr=True), disable=rank > 0) as progress:
@@ -161,7 +161,7 @@ def run_with_progress(engine: Engine, config: RunConfig, folder: Path) -> dict[s
 
 
 def missing(config: RunConfig, folder: Path) -> int:
-    """How many samples there is nothing about yet, from no process."""
+    """How many samples no process has answered or failed yet."""
     return len(set(config.keys()) - {key_of(line) for line in generations(folder)})
 
 
@@ -176,7 +176,7 @@ def _questions(config: RunConfig) -> list[dict[str, Any]]:
 def _graded(
     threads: ThreadPoolExecutor, config: RunConfig, group: list[tuple[Key, Answer]], seconds: float
 ) -> list[dict[str, Any]]:
-    """Lines for the file. `seconds` is the share of the time that went by."""
+    """Lines for the file. `seconds` is the time per answer."""
 
     def grade(pair: tuple[Key, Answer]) -> Verdict | None:
         key, answer = pair

@@ -21,8 +21,8 @@ COLOURS = {"right": "green", "wrong": "red", "unparsable": "magenta", "failed": 
 
 
 def chosen(folder: Path, kinds: tuple[str, ...], problem: int | None, horizon: int | None) -> list[dict[str, Any]]:
-    """The lines to show: of these kinds (of all if none is named), of one problem or horizon if one is. What is
-    unparsable is wrong too."""
+    """The lines to show, restricted to these kinds (none: all), to one problem or to one horizon. Unparsable answers
+    are wrong too."""
     for kind in kinds:
         if kind not in KINDS:
             fail("only", f"must be one of {', '.join(KINDS)}", repr(kind), "Name one of them.", "unknown-name")

@@ -1,5 +1,5 @@
 """The folder of an evaluation: settings.json, problems.jsonl, a line for every generation in generations.*.jsonl (one
-file a process), summary.json. What is there is not made again."""
+file per process), summary.json. Stored answers are not generated again."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def key_of(line: dict[str, Any]) -> Key:
 
 
 class RunFolder:
-    """The folder, as one process of several writes to it."""
+    """The folder, as seen by one of several processes."""
 
     def __init__(
         self, folder: Path, settings: dict[str, Any], problems: Iterable[dict[str, Any]], rank: int = 0
@@ -73,7 +73,7 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def done(self) -> set[Key]:
-        """What has an answer; what failed has none."""
+        """The keys that have an answer. A failed sample has none."""
         return {key_of(line) for line in generations(self.folder) if line["finish"] != FAILED}
 
 
@@ -98,7 +98,7 @@ def generations(folder: Path) -> list[dict[str, Any]]:
 
 
 def is_generation(line: Any) -> bool:
-    """Whether a line holds what one must."""
+    """Whether a line is a whole generation."""
     return (
         isinstance(line, dict)
         and all(
@@ -120,7 +120,7 @@ def settings_of(folder: Path, **fields: type) -> dict[str, Any]:
     if not (folder / SETTINGS).is_file():
         near = (
             path for depth in DEPTHS for path in folder.glob(f"{depth}{SETTINGS}")
-        )  # all below / would take for ever
+        )  # a search of the whole disk would take too long
         inner = sorted(path.parent for path in islice(near, SHOWN)) if folder.is_dir() else []
         remedy = f"Pass one of {', '.join(map(str, inner))}." if inner else "Pass what --out named."
         fail("folder", "must hold an evaluation", str(folder), remedy, FileNotFoundError)

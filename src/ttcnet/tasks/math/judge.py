@@ -1,6 +1,6 @@
 """One answer against the gold one, by math-verify. `grade` runs this module as a process of its own, one JSON object a
-line in and out, for symbolic mathematics may take for ever, in places where no exception gets through: the operating
-system ends the process then."""
+line in and out, because symbolic mathematics may never end, in places that no exception reaches: the operating system
+then ends the process."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def in_one_pass(
 def cell_by_cell(
     model: TTCNetForCellClassification, puzzles: Tensor, horizon: int | None = None, loops: int | None = None
 ) -> Tensor:
-    """Boards (N, 81) filled one cell a pass, the one that the model is surest of; all boards at the same time."""
+    """Boards (N, 81) filled one cell per pass, the most confident one; all boards at the same time."""
     boards = puzzles.to(model.device).clone()
     everything = torch.arange(len(boards), device=boards.device)
     for _ in range(int((boards == 0).sum(1).max()) if len(boards) else 0):

@@ -32,7 +32,7 @@ class Move:
 def moves(
     model: TTCNetForCellClassification, puzzle: Board, horizon: int | None = None, loops: int | None = None
 ) -> Iterator[Move]:
-    """Fill a puzzle, the surest cell first, one pass of the model a cell."""
+    """Fill a puzzle, the most confident cell first, with one pass of the model per cell."""
     board = torch.from_numpy(puzzle.astype(np.int64))
     while (board == 0).any():
         confidence, digit = probabilities(model, board[None], horizon, loops)[0].cpu().max(-1)

@@ -15,7 +15,7 @@ from .config import TTCAdapterConfig
 from .memory import remember
 
 
-class Insertion(nn.Module):
+class InsertedLayers(nn.Module):
     """TTC layers, or mixers in their place, one after the other: x (batch, length, width) to the same shape.
 
     Args:

@@ -12,26 +12,26 @@ from torch import nn
 from ttcnet.errors import fail
 
 from .config import TTCAdapterConfig
-from .insertion import Insertion
+from .inserted_layers import InsertedLayers
 
 
-def prepare(model: Any, config: TTCAdapterConfig) -> dict[int, Insertion]:
+def build_layers(model: Any, config: TTCAdapterConfig) -> dict[int, InsertedLayers]:
     """What is to be inserted, by the number of the decoder layer: on its device and in the dtype of its norms."""
     layers = model.base_model.layers
-    insertions = {}
+    built = {}
     for index, count in config.places(len(layers)).items():
         weight = layers[index].input_layernorm.weight
         with torch.device(weight.device):
-            insertion = Insertion(config, model.config.hidden_size, count, index)
-        insertions[index] = insertion.to(weight.dtype).train(layers[index].training)
-    return insertions
+            inserted = InsertedLayers(config, model.config.hidden_size, count, index)
+        built[index] = inserted.to(weight.dtype).train(layers[index].training)
+    return built
 
 
-def plant(model: Any, insertions: Mapping[int, Insertion], classes: Mapping[type, type]) -> None:
+def put_layers(model: Any, built: Mapping[int, InsertedLayers], classes: Mapping[type, type]) -> None:
     """Put them into the model, whose parts get the classes that `classes` has for theirs."""
     layers = model.base_model.layers
-    for index, insertion in insertions.items():
-        layers[index].inserted = insertion
+    for index, inserted in built.items():
+        layers[index].inserted = inserted
         change_class(layers[index], classes)
     kinds = {kind.__name__ for pair in classes.items() for kind in pair}
     absent = kinds - {type(layer).__name__ for layer in layers}  # accelerate looks for all that it is told of
@@ -40,8 +40,8 @@ def plant(model: Any, insertions: Mapping[int, Insertion], classes: Mapping[type
         part._no_split_modules = {*part._no_split_modules, *type(part)._no_split_modules} - absent
 
 
-def uproot(model: Any, classes: Mapping[type, type]) -> None:
-    """Undo `plant`: `classes` has the library's classes for ours."""
+def take_layers(model: Any, classes: Mapping[type, type]) -> None:
+    """Undo `put_layers`: `classes` has the library's classes for ours."""
     for layer in model.base_model.layers:
         if type(layer) in classes:
             del layer.inserted

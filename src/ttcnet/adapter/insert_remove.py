@@ -13,9 +13,9 @@ from ttcnet.errors import fail
 
 from .config import TTCAdapterConfig
 from .families import Family, family_of
-from .insertion import Insertion
+from .in_place import build_layers, change_config, check_forward, put_layers, take_layers
+from .inserted_layers import InsertedLayers
 from .origin import UNSAVED, mark_inserted
-from .surgery import change_config, check_forward, plant, prepare, uproot
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -41,7 +41,7 @@ def insert(model: Model, config: TTCAdapterConfig | None = None) -> Model:
     """
     config = TTCAdapterConfig() if config is None else config
     family = check(model, config)
-    attach(model, family, config, prepare(model, config), base_of(model.config))
+    attach(model, family, config, build_layers(model, config), base_of(model.config))
     mark_inserted(model, silent=config.zero_init)
     return model
 
@@ -70,7 +70,7 @@ def remove(model: Model) -> Model:
     for part in parts:
         name = part.__dict__.pop("base_name", UNSAVED)
         part.name_or_path = new._name_or_path = name
-    uproot(model, {our: their for their, our in family.ours.items()})
+    take_layers(model, {our: their for their, our in family.ours.items()})
     change_config(model, old, new)
     return model
 
@@ -103,16 +103,16 @@ def check(model: nn.Module, config: TTCAdapterConfig) -> Family:
 
 
 def attach(
-    model: Any, family: Family, config: TTCAdapterConfig, insertions: Mapping[int, Insertion], base: dict[str, Any]
+    model: Any, family: Family, config: TTCAdapterConfig, built: Mapping[int, InsertedLayers], base: dict[str, Any]
 ) -> None:
-    """Insert what was prepared. Nothing here can fail."""
+    """Insert layers that were built. Nothing here can fail."""
     old = model.config
     new = copy.deepcopy(old)
     new.__class__ = family.ours[family.config]
     fields = config.to_dict()
     new.horizon = fields.pop("horizon")
     new.ttc_adapter, new.ttc_base = fields, {name: base[name] for name in ("name", "revision")}
-    plant(model, insertions, family.ours)
+    put_layers(model, built, family.ours)
     change_config(model, old, new)
     for part in {model, model.base_model}:
         part.uses_cache, part.base_name = new.use_cache, old._name_or_path

@@ -1,9 +1,7 @@
-"""Models with TTC layers, as other libraries load them: their adapter and their horizon."""
+"""A base model with an adapter: inserted layers, LoRA weights of PEFT, or both."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +10,11 @@ from safetensors import safe_open
 import ttcnet.adapter
 from ttcnet.errors import fail
 from ttcnet.extras import require
-from ttcnet.models.depth import horizon_of, set_horizon
 from ttcnet.names import ADAPTER, LONGEST, PEFT, WEIGHTS, reason
-from ttcnet.nn import ttc_layers
 
 
 def with_adapter(model: Any, folder: str | Path) -> Any:
-    """A base model with what an adapter's folder holds: inserted layers, what PEFT trained, or both."""
+    """A base model with the adapter in a folder."""
     peft = (Path(folder) / PEFT).is_file()
     if (Path(folder) / ADAPTER).is_file() or not peft:
         ttcnet.adapter.load(model, folder)
@@ -40,24 +36,3 @@ def _with_peft(model: Any, folder: Path) -> Any:
     if missing:  # which PEFT leaves as they start
         fail("adapter", rule, f"{str(folder)!r}, which has no {', '.join(missing)[:LONGEST]}", remedy, "no-model")
     return wrapped.get_base_model()
-
-
-def look_ahead(model: Any, steps: int | None) -> None:
-    """Have TTC layers look `steps` ahead from now on; None leaves them as they are."""
-    if steps is None:
-        return
-    if not ttc_layers(model):
-        remedy = "Leave it out, or name an adapter."
-        fail("horizon", "needs a model with TTC layers", type(model).__name__, remedy, "no-layers")
-    set_horizon(model, steps)
-
-
-@contextmanager
-def horizon(model: Any, steps: int | None) -> Iterator[None]:
-    """`look_ahead` for the time of a `with` block."""
-    before = horizon_of(model)
-    look_ahead(model, steps)
-    try:
-        yield
-    finally:
-        look_ahead(model, before)

@@ -1,0 +1,36 @@
+"""Settings of torch that hold for a whole process. Commands change them here alone, and say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from .console import tell
+
+
+def avoid_cudnn() -> None:
+    """Let torch choose among all kinds of attention on a GPU but cuDNN's, from now on in this process.
+
+    On recent GPUs cuDNN's comes first. It is reported to prepare itself for every new shape, for tenths of a second,
+    and with batches padded to their longest text nearly every shape is new.
+    """
+    if torch.cuda.is_available() and torch.backends.cuda.cudnn_sdp_enabled():
+        torch.backends.cuda.enable_cudnn_sdp(False)
+        tell("Attention by cuDNN is off in this process: it would prepare itself for every new length of a batch.")
+
+
+@contextmanager
+def compiling_up_to(times: int) -> Iterator[None]:
+    """Within, torch compiles a function that often, for other kinds of inputs, before it gives up; 8 times is usual."""
+    limits: Any = torch._dynamo.config
+    before = limits.recompile_limit
+    if times > before:
+        limits.recompile_limit = times
+        tell(f"torch.compile may compile a layer {times} times in this run, for different horizons and lengths.")
+    try:
+        yield
+    finally:
+        limits.recompile_limit = before

@@ -4,13 +4,14 @@ where-planning-pays-SYSTEM    unexplained variance by arm, horizon and kind of s
 where-planning-pays-knob      TTC layers where their own horizon changes at the test
 where-planning-pays-acting    what it costs to act
 where-planning-pays-numbers   unexplained variance by the number of demonstrations
+where-planning-pays-uses      the best TTC layer of each system against MLPs, in a few columns
 where-planning-pays-answers   the questions, answered by the rules that the page sets, and what follows for a user
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -39,13 +40,10 @@ USES = {
 def pays_table(view: str, results: Path) -> str:
     """The table of that name, less "where-planning-pays-"; a sentence if there are no runs for it yet."""
     runs = {(system, arm): _runs(results, system, arm) for system in SYSTEMS for arm in ARMS}
-    if not any(
-        found for (system, _), found in runs.items() if view in (system, "knob", "acting", "numbers", "answers")
-    ):
+    if not any(found for (system, _), found in runs.items() if view in (system, *MADE)):
         command = "python -m experiments.where_planning_pays --out experiments/where_planning_pays/results"
         return f"*Not run yet: `{command}`.*\n"
-    made = {"knob": _knob, "acting": _acting, "numbers": _numbers, "answers": _answers}
-    lines = made[view](runs) if view in made else _system(runs, view)
+    lines = MADE[view](runs) if view in MADE else _system(runs, view)
     return "\n".join(lines) + "\n"
 
 
@@ -100,6 +98,30 @@ def _numbers(runs: dict[tuple[str, str], dict[int, Run]]) -> list[str]:
         if here := runs[system, arm]:
             cells = [_with_error(_values(here[n], "seen", "trained")) if n in here else "" for n in numbers]
             lines.append(f"| {title} | {' | '.join(cells)} |")
+    return lines
+
+
+def _uses(runs: dict[tuple[str, str], dict[int, Run]]) -> list[str]:
+    titles = [
+        "unexplained: TTC",
+        "MLP of its size or more",
+        "MLP of 2.5 times",
+        "cost of acting: TTC",
+        "MLP",
+        "2.5 times",
+    ]
+    lines = ["| | " + " | ".join(titles) + " |", "|---|" + "--:|" * len(titles)]
+    for system in SYSTEMS:
+        number = max((n for arm in ARMS for n in runs[system, arm]), default=0)
+        here = {arm: runs[system, arm][number] for arm in ARMS if number in runs[system, arm]}
+        arms = [arm for arm in TTC if arm in here]
+        if arms and all(arm in here for arm in MLPS):
+            best = min(arms, key=lambda arm: mean(_left(here[arm])))
+            shown = [here[arm] for arm in (best, *MLPS)]
+            cells = [f"{mean(_left(run)):.3f}" for run in shown] + [
+                _act(run, "seen", 32).split(" ±")[0] for run in shown
+            ]
+            lines.append(f"| {USES[system]} | {' | '.join(cells)} |")
     return lines
 
 
@@ -233,3 +255,8 @@ def _caption(runs: list[Run]) -> str:
         f"commit {commits or 'unknown'}. "
         f"Command: `{current(first['command']).partition(' --only ')[0]}`."
     )
+
+
+MADE: dict[str, Callable[[dict[tuple[str, str], dict[int, Run]]], list[str]]] = {
+    "knob": _knob, "acting": _acting, "numbers": _numbers, "answers": _answers, "uses": _uses,
+}  # fmt: skip

@@ -4,8 +4,8 @@
     python -m experiments.lqr_in_a_token --out experiments/lqr_in_a_token/results --only dense/ttc --only dense/mlp
 
 README.md has the questions, `tokens` the tasks, `arms` the arms. A run is a task and an arm, with all its seeds and
-learning rates. Each is a folder with config and metrics. Stopped or killed, the same command resumes, and what is done
-is skipped.
+learning rates. Each is a folder with settings and metrics. Stopped or killed, the same command resumes, and what is
+done is skipped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Annotated, Any
@@ -108,14 +107,13 @@ def apart(chosen: list[str], jobs: int) -> None:
 
 def make(settings: Settings, folder: Path, device: str) -> None:
     """One run, from where it is to its end."""
-    from experiments.lqr_in_a_token.training import OWN, Run, Settings, carry_out
-    from ttcnet.environment import circumstances
+    from experiments.lqr_in_a_token.training import METRICS, OWN, Settings, Stack, carry_out
 
     name = f"{settings.task}/{settings.arm}"
-    done = (folder / "metrics.json").exists()
-    otherwise = asdict(Settings(settings.task, settings.arm))  # fields that older runs do not name
-    about = partial(circumstances, program=PROGRAM)
-    found = carry_out(name, settings, folder, Run, Run.results, device, about, 100, SAVE_EVERY, otherwise)
+    done = (folder / METRICS).exists()
+    defaults = asdict(Settings(settings.task, settings.arm))  # fields that older runs do not name
+    options: dict[str, Any] = dict(defaults=defaults, program=PROGRAM)
+    found = carry_out(name, settings, folder, Stack, Stack.results, device, 100, SAVE_EVERY, **options)
     if done:
         typer.echo(f"{name} is done.")
         return

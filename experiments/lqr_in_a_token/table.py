@@ -13,6 +13,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from experiments.commands import current
+from ttcnet.train.run import settings_of
 
 Result = dict[str, Any]
 TASKS = ("diagonal", "dense", "tracking")
@@ -106,7 +107,7 @@ def _read(results: Path, task: str, arm: str) -> Result | None:
     folder = results / task / arm
     if not (folder / "metrics.json").exists():
         return None
-    config = {"config": json.loads((folder / "config.json").read_text())}
+    config = {"config": settings_of(folder)}
     return config | json.loads((folder / "metrics.json").read_text())
 
 

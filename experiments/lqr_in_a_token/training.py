@@ -10,22 +10,21 @@ from statistics import mean
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
 from experiments.lqr_in_a_token.arms import HORIZONS, UNDECAYED, Reader, layer_of
 from experiments.lqr_in_a_token.tokens import UNSTABLE, Tokens, tokens
-from ttcnet.bars import Bar
 from ttcnet.errors import fail
-from ttcnet.locking import owned
 from ttcnet.nn.horizon import parse
 from ttcnet.reading import read_json
+from ttcnet.train.loop import train
+from ttcnet.train.run import Run
 from ttcnet.train.schedule import warm_up_and_cosine
-from ttcnet.writing import replacing, write_json
+from ttcnet.writing import write_json
 
 TEST_HORIZONS = (1, 2, 4, 8, 16, 32)
+METRICS = "metrics.json"
 OWN = 8  # the horizon that learning rates are chosen at
 
 
@@ -50,11 +49,12 @@ class Settings:
     first_seed: int = 0  # others than 0 to see whether something holds again
 
 
-class Run:
-    """Its members are models: seed by seed, and within a seed rate by rate."""
+class Stack:
+    """Many small models that are trained together, its members: seed by seed, and within a seed rate by rate."""
 
     def __init__(self, settings: Settings, device: str = "cpu") -> None:
-        self.settings, self.device, self.step = settings, device, 0
+        self.settings, self.device, self.step, self.steps = settings, device, 0, settings.steps
+        self.losses = torch.empty(0)  # of every member, at the last step
         self.pool = self._pool()
         self.scale = self.pool.y.std(0)
         size = {name: getattr(settings, name) for name in ("width", "heads", "state_size", "rank")}
@@ -97,14 +97,22 @@ class Run:
         """The layer of a member, drawn with torch's own random numbers."""
         return layer_of(self.settings.arm, **size)
 
-    def advance(self) -> Tensor:
-        """One step of training; the loss of every member."""
+    def advance(self) -> None:
+        """One step of training."""
         places = self._places()
         x, y = self.pool.x[places], self.pool.y[places] / self.scale
-        grads, losses = self.gradients(self.weights, x, y, self.horizons.at(self.step))
+        grads, self.losses = self.gradients(self.weights, x, y, self.horizons.at(self.step))
         self._descend(grads)
         self.step += 1
-        return losses
+
+    def news(self) -> dict[str, float]:
+        """The lowest loss; members with too high a rate may have none."""
+        finite = self.losses[self.losses.isfinite()]
+        return {"lowest_loss": float(finite.min())} if len(finite) else {}
+
+    def describe(self, news: dict[str, float]) -> str:
+        name = f"{self.settings.task}/{self.settings.arm}"
+        return f"{name}: lowest loss {news['lowest_loss']:.3f}" if news else f"{name}: no loss is finite"
 
     def _places(self) -> Tensor:
         """The tokens of this step, (members, batch): those of a seed are the same for all its rates."""
@@ -161,17 +169,16 @@ class Run:
         rate = settings.rates[chosen]
         return {"parameters": self.parameters, "validation": validation, "rate": rate, "results": results}
 
-    def save(self, file: Path) -> None:
-        kept = {"weights": self.flat, "first": self.moments[0], "second": self.moments[1]}
-        with replacing(file) as new:
-            save_file(kept, new, {"step": str(self.step)})
+    def state(self) -> dict[str, Tensor]:
+        return {"weights": self.flat, "first": self.moments[0], "second": self.moments[1]}
 
-    def load(self, file: Path) -> None:
-        """Resume where the run that saved this was."""
-        with safe_open(file, "pt", device=self.device) as kept:
-            self.step = int(kept.metadata()["step"])
-            for name, x in zip(("weights", "first", "second"), (self.flat, *self.moments), strict=True):
-                x.copy_(kept.get_tensor(name))
+    def restore(self, tensors: dict[str, Tensor], step: int, source: str) -> None:
+        for name, x in self.state().items():
+            if name not in tensors or tensors[name].shape != x.shape:
+                remedy = "It is damaged: delete it."
+                fail(source, f"must hold {name} of all members", list(tensors), remedy, code="damaged")
+            x.copy_(tensors[name])
+        self.step = step
 
 
 def carry_out(
@@ -181,45 +188,26 @@ def carry_out(
     start: Callable[[Any, str], Any],
     results: Callable[[Any], dict[str, Any]],
     device: str,
-    about: Callable[[], dict[str, Any]],
     every: int,
     save_every: int,
-    otherwise: dict[str, Any] | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Train, judge and write a run into its folder; or read what is written there.
 
     Args:
-        start: makes the run, of its settings and device.
-        results: of the run at its end.
-        about: the circumstances to write beside them.
-        every: steps between two updates of the progress bar; `save_every`: between checkpoints.
-        otherwise: settings that older folders do not name.
+        start: makes the stack, of its settings and device.
+        results: of the stack at its end.
+        every: steps between lines of the log; `save_every`: between checkpoints.
+        options: of `ttcnet.train.run.Run`.
     """
-    config, metrics, kept = (folder / file for file in ("config.json", "metrics.json", "checkpoint.safetensors"))
-    wanted = asdict(settings) | {"rates": list(settings.rates)}
-    if config.exists():
-        before = (otherwise or {}) | read_json(config, f"Remove {folder}.")
-        for field in wanted:
-            if before.get(field) != wanted[field]:
-                remedy = f"Pass what it was made with, or remove {folder}."
-                fail(field, f"must be what {folder} was made with, {before.get(field)}", wanted[field], remedy)
-    if metrics.exists():
+    run, metrics = Run(folder, asdict(settings), results=[METRICS], **options), folder / METRICS
+    if run.is_done:
+        run.check_settings()
         return read_json(metrics, f"Remove {folder}.")
-    with owned(folder):
-        write_json(config, wanted)
-        began, run = time.monotonic(), start(settings, device)
-        if kept.exists():
-            run.load(kept)
-        with Bar() as progress:
-            bar = progress.add_task(name, total=settings.steps, completed=run.step)
-            while run.step < settings.steps:
-                losses = run.advance()
-                if run.step % every == 0 or run.step == settings.steps:
-                    text = f"{name}: lowest loss {float(losses.min()):.3f}"
-                    progress.update(bar, completed=run.step, description=text)
-                if run.step % save_every == 0:
-                    run.save(kept)
-        found = {"run": name} | results(run) | {"seconds": round(time.monotonic() - began, 1)} | about()
+    with run:
+        began, stack = time.monotonic(), start(settings, device)
+        train((run, stack), every=every, save_every=save_every)
+        found = {"run": name} | results(stack) | {"seconds": round(time.monotonic() - began, 1)} | run.provenance()
         write_json(metrics, found)
-        kept.unlink(missing_ok=True)
+        run.forget()
     return found

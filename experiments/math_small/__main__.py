@@ -6,7 +6,7 @@ TTC layers, with other layers in their place, and without; and the paper's ablat
     python -m experiments.math_small countdown --base $base --out $results/countdown
 
 All runs of a task see the same rows in the same order (for a seed) and are trained as `ttcnet sft` trains, by
-`lean`. A run that is done is passed over, and one that was killed starts again: it takes a minute. Answers of a run
+`training`. A run that is done is passed over, and one that was stopped or killed is resumed. Answers of a run
 are graded at the end, where math-verify is installed; elsewhere they wait, and the same command grades them later.
 """
 
@@ -26,8 +26,8 @@ from ttcnet.console import tell
 from ttcnet.errors import complaints, fail
 from ttcnet.evaluate import wilson
 from ttcnet.insertable import check_gain
-from ttcnet.locking import owned
 from ttcnet.options import usable
+from ttcnet.reading import check_settings
 from ttcnet.writing import write_json
 
 from .tasks import TASKS, grade
@@ -123,10 +123,9 @@ def _make(
         for name, run in missing.items():
             now = time.monotonic()
             if minutes and now - begin + longest > 60 * minutes:
-                typer.echo("Stopped for the time being. The same command goes on.")
+                typer.echo("Stopped for the time being. The same command resumes.")
                 break
-            with owned(out / name):
-                workshop.make(name, run, out / name)
+            workshop.make(name, run, out / name)
             longest = max(longest, time.monotonic() - now)
     for name in chosen:
         if (out / name / "measured.json").exists():
@@ -141,12 +140,12 @@ def _is_done(folder: Path) -> bool:
 
 def _check_same(folder: Path, asked: dict[str, Any]) -> None:
     """A run that is done must be what is asked for."""
-    made = json.loads((folder / "config.json").read_text())
-    made, asked = (each | {"inserted_lr": each.get("inserted_lr") or each["lr"]} for each in (made, asked))
-    for field in ("adapter", "horizon", "epochs", "lr", "inserted_lr"):
-        if made[field] != asked[field]:
-            rule = f"must be what {folder} was made with, {made[field]}"
-            fail(field, rule, asked[field], "Pass that, or another folder as out.")
+    from ttcnet.train.run import settings_of  # late, since it takes seconds
+
+    fields = ("adapter", "horizon", "epochs", "lr", "inserted_lr")
+    both = [each | {"inserted_lr": each.get("inserted_lr") or each["lr"]} for each in (settings_of(folder), asked)]
+    then, now = ({name: each[name] for name in fields} for each in both)
+    check_settings(folder, then, now)
 
 
 def _grade(task: str, folder: Path) -> None:

@@ -16,18 +16,18 @@ import typer
 from torch import nn
 
 from ttcnet import adapter
-from ttcnet.bars import Bar
-from ttcnet.environment import circumstances
 from ttcnet.errors import fail
 from ttcnet.evaluate.analysis.likelihood import answer_tokens, likelihoods
 from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.torch_settings import avoid_cudnn
+from ttcnet.train.loop import train
+from ttcnet.train.run import Run as TrainingRun
 from ttcnet.train.settings import FineTuning
 from ttcnet.writing import replacing, write_json, write_text
 
 from .greedy_decoding import answers
-from .lean import Lean
 from .tasks import LIMITS, MAX_LENGTH, Benchmark, Task, load
+from .training import fast, learner
 
 if TYPE_CHECKING:
     from .__main__ import Run
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 HORIZONS = (0, 1, 2, 4, 8, 16, 32, 64)
 FEW_HORIZONS = (8, 16)
 EVERY = 10  # steps between lines of a log
+RESULTS = ("measured.json", "metrics.json")  # before and after its answers are graded
+PROGRAM = "python -m experiments.math_small"
 STAGES = ("training", "likelihood", "answers")
 
 OF_THE_TABLES = {"context": "head"}  # they were made before there was a choice
@@ -64,16 +66,20 @@ class Workshop:
             fail("base", "must end its answers with its end-of-text token", self.ends, remedy)
 
     def make(self, name: str, run: Run, folder: Path) -> None:
-        """Train, measure and answer. The folder gets config.json, log.jsonl, solutions.json, answers.jsonl.gz, and when
-        all of that is there measured.json."""
-        folder.mkdir(parents=True, exist_ok=True)
+        """Train, measure and answer. The folder gets settings.json, log.jsonl, solutions.json, answers.jsonl.gz, and
+        when all of that is there measured.json."""
         config = FineTuning(
             model=self.name, data=self.task.data, out=name, adapter=run.adapter, horizon=run.horizon, lr=self.lr,
             inserted_lr=None if run.adapter is None else self.inserted_lr, epochs=self.epochs,
             max_length=MAX_LENGTH, bf16=self.device.type == "cuda", seed=run.seed or 0,
             check_pointing=False, compiled=self.device.type == "cuda", log_every=EVERY,
         )  # fmt: skip
-        write_json(folder / "config.json", {"task": self.task.name, "trained": run.seed is not None} | config.to_dict())
+        facts = {"task": self.task.name, "trained": run.seed is not None} | config.to_dict()
+        with TrainingRun(folder, facts, results=RESULTS, program=PROGRAM) as opened:
+            self._make(name, run, config, opened)
+
+    def _make(self, name: str, run: Run, config: FineTuning, opened: TrainingRun) -> None:
+        folder = opened.folder
         torch.manual_seed(config.seed)
         model = copy.deepcopy(self.base)
         if run.adapter is not None:
@@ -81,7 +87,7 @@ class Workshop:
         inserted = 0 if run.adapter is None else sum(x.numel() for x in adapter.parameters(model).values())
         size = sum(parameter.numel() for parameter in model.parameters())
         clock = [time.monotonic()]
-        tokens = 0 if run.seed is None else self._train(name, model, config, folder)
+        tokens = 0 if run.seed is None else self._train(model, config, opened)
         clock.append(time.monotonic())
         found = self._likelihoods(model.eval(), run, folder)
         clock.append(time.monotonic())
@@ -89,25 +95,20 @@ class Workshop:
         self._answer(model, run, folder)
         clock.append(time.monotonic())
         seconds = {what: end - begin for what, begin, end in zip(STAGES, clock, clock[1:], strict=False)}
-        facts = circumstances(program="python -m experiments.math_small")
         sizes = {"parameters": size, "inserted": inserted, "tokens": tokens, "rows": len(self.task.train.kept)}
-        write_json(folder / "measured.json", {"run": name} | sizes | {"seconds": seconds, "likelihood": found} | facts)
+        write_json(
+            folder / "measured.json",
+            {"run": name} | sizes | {"seconds": seconds, "likelihood": found} | opened.provenance(),
+        )
+        opened.forget()
         values = ", ".join(f"{each['benchmark']} {each['per_token']['mean']:.4f}" for each in found[:2])
         typer.echo(f"{name:16} log-likelihood a token {values}; {' + '.join(f'{s:.0f}' for s in seconds.values())} s")
 
-    def _train(self, name: str, model: Any, config: FineTuning, folder: Path) -> int:
-        lean = Lean(model, self.task.train.kept, config, config.compiled, self.most)
-        log = folder / "log.jsonl"
-        with Bar() as progress, log.open("w") as file:
-            bar = progress.add_task(name, total=lean.steps)
-
-            def news(values: dict[str, float]) -> None:
-                file.write(json.dumps(values) + "\n")
-                text = f"{name}: loss {values['loss']:.3f}, {values['tokens_per_second']:,.0f} tokens/s"
-                progress.update(bar, completed=int(values["step"]), description=text)
-
-            lean.train(EVERY, news)
-        return lean.tokens
+    def _train(self, model: Any, config: FineTuning, opened: TrainingRun) -> int:
+        trained = learner(model, self.task.train.kept, config, self.most)
+        with fast(model, config.compiled):
+            train((opened, trained), every=config.log_every, save_every=config.save_every)
+        return trained.task.tokens(trained.steps)  # type: ignore[attr-defined]
 
     def _likelihoods(self, model: Any, run: Run, folder: Path) -> list[dict[str, Any]]:
         """Of all benchmarks. solutions.json gets those of each solution, at the horizon of the configuration."""

@@ -8,6 +8,7 @@ from statistics import mean
 from typing import Any
 
 from experiments.commands import current
+from ttcnet.train.run import settings_of
 
 NAMES = {
     "ttc": "TTC-Net", "transformer": "Transformer", "mamba": "Mamba", "mamba2": "Mamba2", "gdn": "GDN", "samba": "Samba"
@@ -69,7 +70,7 @@ def looped_table(folder: Path) -> str:
     lines = [f"| run | one pass | cell by cell | {head} |", "|---|" + "--:|" * (2 + len(loops))]
     config: dict[str, Any] = {}
     for path in sorted(folder.glob("*/eval.json")):
-        config, found = json.loads((path.parent / "config.json").read_text()), json.loads(path.read_text())
+        config, found = settings_of(path.parent), json.loads(path.read_text())
         more = json.loads((path.parent / "loops.json").read_text())["results"]
         rates = {rate["mode"]: rate["boards"] for rate in found["results"]}
         cells = [_interval(rates[mode]) for mode in ("single", "multi")]
@@ -98,7 +99,7 @@ def _read(folder: Path) -> list[dict[str, Any]]:
     paths = sorted(folder.glob("*/metrics.json"))
     if not paths:
         raise ValueError(f"{folder} must hold runs; it has none. Run: python -m experiments.sudoku {folder.name} ...")
-    read = [{"config": json.loads((path.parent / "config.json").read_text())} for path in paths]
+    read = [{"config": settings_of(path.parent)} for path in paths]
     return [run | json.loads(path.read_text()) for run, path in zip(read, paths, strict=True)]
 
 

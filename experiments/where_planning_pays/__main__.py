@@ -12,7 +12,6 @@ done is skipped; several may work at a time, each with its own --only.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Annotated, Any
@@ -113,11 +112,10 @@ def _run(settings: Demonstrations, folder: Path, results: Any, device: str) -> d
     """Train, judge and write; or read what is written."""
     from experiments.lqr_in_a_token.training import carry_out
     from experiments.where_planning_pays.imitation import Imitation
-    from ttcnet.environment import circumstances
 
     name = f"{settings.task}/{settings.arm}/{folder.name}"
-    about = partial(circumstances, "gymnasium", program=PROGRAM)
-    return carry_out(name, settings, folder, Imitation, results, device, about, 20, SAVE_EVERY)
+    options: dict[str, Any] = dict(program=PROGRAM, packages=["gymnasium"])
+    return carry_out(name, settings, folder, Imitation, results, device, 20, SAVE_EVERY, **options)
 
 
 if __name__ == "__main__":

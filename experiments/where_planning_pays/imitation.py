@@ -17,7 +17,7 @@ from torch.func import grad_and_value, vmap
 
 from experiments.lqr_in_a_token.arms import layer_of
 from experiments.lqr_in_a_token.tokens import Tokens
-from experiments.lqr_in_a_token.training import Run, Settings
+from experiments.lqr_in_a_token.training import Settings, Stack
 from experiments.where_planning_pays import cart_pole, dense, pendulums, planner
 from ttcnet.nn import TTCLayer
 
@@ -64,7 +64,7 @@ def told(x: Tensor, horizon: int) -> Tensor:
     return x
 
 
-class Imitation(Run):
+class Imitation(Stack):
     """A run; systems stay on the CPU. `most` is the longest horizon that arms are told which do not plan."""
 
     settings: Demonstrations
@@ -109,18 +109,17 @@ class Imitation(Run):
             return TTCLayer(size["width"], **SYSTEM)
         return Nothing() if arm == "linear" else layer_of("ttc" if arm == "one" else arm, **size)
 
-    def advance(self) -> Tensor:
-        """One step of training; the loss of every member."""
+    def advance(self) -> None:
+        """One step of training."""
         each, few, rows = self.settings.pool // len(TRAINED), self.settings.batch // len(TRAINED), []
         for seed in self.seeds:
             random = torch.Generator().manual_seed(1_000_000 * (seed + 1) + self.step)
             rows.append(torch.randint(each, (len(TRAINED), few), generator=random))
         groups = each * torch.arange(len(rows) * len(TRAINED)).view(len(rows), len(TRAINED), 1)
         places = (torch.stack(rows) + groups).to(self.device).repeat_interleave(len(self.settings.rates), 0)
-        grads, losses = self.slopes(self.weights, self.pool.x[places], self.pool.y[places] / self.scale)
+        grads, self.losses = self.slopes(self.weights, self.pool.x[places], self.pool.y[places] / self.scale)
         self._descend(grads)
         self.step += 1
-        return losses
 
     def _own(self, horizon: int) -> int:
         """The layer's horizon where the planner has this one."""

@@ -17,6 +17,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from experiments.commands import current
+from ttcnet.train.run import settings_of
 
 Run = dict[str, Any]
 SYSTEMS = ("dense", "cart-pole", "pendulums")
@@ -236,7 +237,7 @@ def _runs(results: Path, system: str, arm: str) -> dict[int, Run]:
     """By the number of demonstrations, the largest first."""
     found = {}
     for file in (results / system / arm).glob("[0-9]*/metrics.json"):
-        config = {"config": json.loads((file.parent / "config.json").read_text())}
+        config = {"config": settings_of(file.parent)}
         found[int(file.parent.name)] = config | json.loads(file.read_text())
     return dict(sorted(found.items(), reverse=True))
 

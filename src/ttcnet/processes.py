@@ -55,11 +55,9 @@ def wait_for_all() -> None:
         dist.barrier()
 
 
-def any_of_all(flag: bool) -> bool:
-    """Whether the flag is set in any process. All have to ask."""
-    if not dist.is_initialized():
-        return flag
-    return bool(total(torch.tensor(float(flag))))
+def any_of_all(*flags: bool) -> list[bool]:
+    """Whether each of the flags is set in any process. All have to ask."""
+    return [bool(number) for number in total(torch.tensor(flags, dtype=torch.float32)).tolist()]
 
 
 def total(numbers: Tensor) -> Tensor:

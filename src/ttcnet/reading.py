@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from .errors import fail
 from .extras import require
 from .names import is_path
-from .writing import write_bytes
 
 FILES = (".json", ".gz", ".csv", ".txt", ".parquet", ".zip")  # no dataset of the Hub has a name that ends so
 REMEDY = "Check its name, its subset and split (`ttcnet data` takes these), and the network."
@@ -129,22 +128,6 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def cut_log(log: Path, step: int) -> None:
-    """Drop what a killed run wrote after its last checkpoint, at `step`, and a line that it left half-written."""
-    if log.exists():
-        remedy = "Correct the line; or move the file away, and the run goes on with a new one."
-        kept = []
-        for number, line in enumerate(log.read_bytes().splitlines(keepends=True), 1):
-            if line.endswith(b"\n"):
-                content, place = None, f"{log} line {number}"
-                with suppress(ValueError, RecursionError):
-                    content = json.loads(line)
-                check_fields(place, content, remedy, step=int)
-                if content is not None and content["step"] <= step:
-                    kept.append(line)
-        write_bytes(log, b"".join(kept))
 
 
 def check_settings(folder: Path, then: dict[str, Any], now: dict[str, Any], what: str = "run") -> None:

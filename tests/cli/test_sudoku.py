@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from ttcnet.cli import app
+from ttcnet.cli import app, sudoku_train
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.tasks.sudoku import Boards, generate
 from ttcnet.tasks.sudoku.evaluation import evaluate
@@ -143,3 +143,40 @@ def test_compiling_is_announced_and_loading_is_not(tmp_path):
         done = subprocess.run(call, env={"NUMBA_CACHE_DIR": str(tmp_path)}, check=True, capture_output=True, text=True)
         assert done.stdout == "2\n"
         assert ("compiling the Sudoku solver" in done.stderr) == expected
+
+
+def test_train_and_eval(tmp_path):
+    generate(40, givens=(30, 34), seed=0).write(tmp_path / "boards.csv")
+    sizes = ["--steps", "3", "--layers", "1", "--width", "32", "--heads", "2", "--ttc-heads", "3", "--batch", "2"]
+    options = ["--data", str(tmp_path / "boards.csv"), "--device", "cpu"]
+    run = CliRunner().invoke(app, ["sudoku", "train", *options, *sizes, "--out", str(tmp_path / "run")])
+    assert run.exit_code == 0, run.output
+    assert json.loads((tmp_path / "run" / "model" / "config.json").read_text())["ttc_heads"] == 3
+    model, out = str(tmp_path / "run" / "model"), str(tmp_path / "scores.json")
+    limits = ["--limit", "2", "--horizon", "0", "--horizon", "2", "--out", out]
+    run = CliRunner().invoke(app, ["sudoku", "eval", model, *options, *limits])
+    assert run.exit_code == 0, run.output
+    assert run.output.count("boards") == 4
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    assert [(result["mode"], result["horizon"]) for result in scores["results"]] == [
+        ("single", 0), ("multi", 0), ("single", 2), ("multi", 2),
+    ]  # fmt: skip
+    ways = ["--limit", "2", "--mode", "single", "--horizon", "0,2", "--loops", "1,3", "--out", out]
+    run = CliRunner().invoke(app, ["sudoku", "eval", model, *options, *ways])
+    assert run.exit_code == 0, run.output
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    assert [(result["loops"], result["horizon"]) for result in scores["results"]] == [(1, 0), (1, 2), (3, 0), (3, 2)]
+    assert "one pass, loops 3, horizon 2: boards" in run.output
+    run = CliRunner().invoke(app, ["sudoku", "eval", model, *options, "--loops", "0"])
+    assert "loops must be 1 or more; got 0" in run.output
+    run = CliRunner().invoke(app, ["sudoku", "train", *options, "--architecture", "lstm", "--out", str(tmp_path / "x")])
+    assert run.exit_code == 1
+    assert "architecture must be one of" in run.output
+
+
+def test_a_missing_tensorboard_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with sudoku_train._tensorboard(tmp_path) as writer:
+        writer.add_scalar("loss", 1.0, 1)
+    assert "Without TensorBoard" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

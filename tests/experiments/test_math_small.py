@@ -8,9 +8,9 @@ import pytest
 import typer
 
 from experiments.math_small import __main__ as math_small
-from experiments.math_small import lean
 from experiments.math_small import run as math_run
 from experiments.math_small import tasks as math_tasks
+from experiments.math_small import training
 from tests.train.tiny import model, sums, tokenizer
 
 
@@ -56,7 +56,7 @@ def test_every_run_of_the_small_table_is_trained_and_judged(small_math, only):
     assert sorted(path.name for path in out.iterdir()) == (only or ALL)
     tokens = set()
     for folder in out.iterdir():
-        config, metrics = json.loads((folder / "config.json").read_text()), metrics_of(folder)
+        config, metrics = json.loads((folder / "settings.json").read_text()), metrics_of(folder)
         plans = folder.name.startswith("ttc")
         horizons = [0, 8, 16] if plans else [None]
         assert [each["horizon"] for each in metrics["likelihood"]] == horizons
@@ -77,7 +77,7 @@ def test_every_run_of_the_small_table_is_trained_and_judged(small_math, only):
 def test_a_gain_is_that_of_runs_that_plan(small_math):
     out = small_math("countdown", "loud", only=["full-0", "mlp-0", "ttc-0"], action_gain=4.0)
     made = {
-        name: json.loads((out / name / "config.json").read_text())["adapter"] for name in ("full-0", "mlp-0", "ttc-0")
+        name: json.loads((out / name / "settings.json").read_text())["adapter"] for name in ("full-0", "mlp-0", "ttc-0")
     }
     assert made["full-0"] is None
     assert "action_gain" not in made["mlp-0"]
@@ -87,10 +87,10 @@ def test_a_gain_is_that_of_runs_that_plan(small_math):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lr": 1e-4}, "lr must be what .*ttc-0 was made with, 0.001; got 0.0001"),
-        ({"inserted_lr": None}, "inserted_lr must be what .*ttc-0 was made with, 0.01; got 0.001"),
-        ({"epochs": 2.0}, "epochs must be what .*ttc-0 was made with, 1.0; got 2.0"),
-        ({"action_gain": 4.0}, "adapter must be what .*ttc-0 was made with"),
+        ({"lr": 1e-4}, r"settings must be those of the run in .*ttc-0; .*'lr': \(0.001, 0.0001\)"),
+        ({"inserted_lr": None}, r"'inserted_lr': \(0.01, 0.001\)"),
+        ({"epochs": 2.0}, r"'epochs': \(1.0, 2.0\)"),
+        ({"action_gain": 4.0}, r"'adapter': \({'every'"),
         ({"action_gain": -1.0}, "action_gain must be a positive finite number; got -1.0"),
     ],
 )
@@ -140,14 +140,14 @@ def test_the_held_out_rows_are_not_trained_on(small_math, tmp_path):
 
 
 def test_training_takes_no_more_tokens_at_once_than_asked_for(small_math, monkeypatch):
-    seen, cut = list[tuple[float, int]](), lean.micro_batches
+    seen, cut = list[tuple[float, int]](), training.micro_batches
 
     def spy(rows, most):
         made = cut(rows, most)
         seen.extend((most, len(part) * len(part[-1].input_ids)) for part in made)
         return made
 
-    monkeypatch.setattr(lean, "micro_batches", spy)
+    monkeypatch.setattr(training, "micro_batches", spy)
     small_math("countdown", "few", only=["full-0"], tokens=300)
     assert {most for most, _ in seen} == {300}
     assert max(tokens for _, tokens in seen) <= 300

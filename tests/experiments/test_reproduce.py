@@ -15,8 +15,8 @@ from tests.fake_server import answer, serving
 from ttcnet.cli import app
 from ttcnet.data.folder import RESULT
 from ttcnet.tasks.math.benchmarks import BENCHMARKS
-from ttcnet.train.record import RESULTS
 from ttcnet.train.settings import values_of
+from ttcnet.train.sft import RESULTS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reproduce.md").read_text()

@@ -11,7 +11,8 @@ import typer
 from experiments.sudoku import __main__ as sudoku
 from ttcnet.tasks.sudoku import generate
 from ttcnet.tasks.sudoku.settings import ARCHITECTURES
-from ttcnet.tasks.sudoku.trainer import Trainer
+from ttcnet.train.learner import Learner
+from ttcnet.train.run import Run
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def test_every_run_of_the_table_is_trained_and_judged(small, monkeypatch):
         "ttc-0", "ttc-1", "ttc-2",
     ]  # fmt: skip
     for folder in out.iterdir():
-        config, metrics = (json.loads((folder / f"{name}.json").read_text()) for name in ("config", "metrics"))
+        config, metrics = (json.loads((folder / f"{name}.json").read_text()) for name in ("settings", "metrics"))
         assert f"{config['architecture']}-{config['seed']}" == folder.name
         assert [result["mode"] for result in metrics["results"]] == ["single", "multi"]
         assert metrics["command"] == "python -m experiments.sudoku augmented --train boards.csv"
@@ -68,6 +69,7 @@ def test_a_stopped_recipe_goes_on(small):
     assert not (parts / "ttc-0" / "metrics.json").exists()
     assert len((parts / "ttc-0" / "log.jsonl").read_text().splitlines()) == 1  # stopped after 4 steps
     small("best", "parts", steps=8)
+    small("best", "parts", steps=8)  # what is done is skipped
     one, two = ((folder / "ttc-0" / "model" / "model.safetensors").read_bytes() for folder in (whole, parts))
     assert one == two
     assert (whole / "ttc-0" / "log.jsonl").read_text() == (parts / "ttc-0" / "log.jsonl").read_text()
@@ -76,18 +78,18 @@ def test_a_stopped_recipe_goes_on(small):
 def test_a_recipe_that_was_killed_between_two_checkpoints_goes_on(small, monkeypatch):
     """One run is then ahead of the others, and waits for them without a word in its log."""
     whole = small("augmented", "whole", steps=12, only=["transformer-0", "transformer-1"])
-    save = Trainer.save
+    save = Run.save
 
-    def killed(trainer, path):
-        if (trainer.step, path.parent.name) == (8, "transformer-1"):
+    def killed(run, step, tensors):
+        if (step, run.folder.name) == (8, "transformer-1"):
             raise RuntimeError
-        save(trainer, path)
+        save(run, step, tensors)
 
     monkeypatch.setattr(sudoku, "SAVE_EVERY", 4)
-    monkeypatch.setattr(Trainer, "save", killed)
+    monkeypatch.setattr(Run, "save", killed)
     with pytest.raises(RuntimeError):
         small("augmented", "parts", steps=12, only=["transformer-0", "transformer-1"])
-    monkeypatch.setattr(Trainer, "save", save)
+    monkeypatch.setattr(Run, "save", save)
     threads = record_first_steps(monkeypatch)
     parts = small("augmented", "parts", steps=12, only=["transformer-0", "transformer-1"])
     for run in ("transformer-0", "transformer-1"):
@@ -98,13 +100,13 @@ def test_a_recipe_that_was_killed_between_two_checkpoints_goes_on(small, monkeyp
 
 def record_first_steps(monkeypatch):
     """In which thread each trainer takes its first step: on a GPU it records a graph, which bears no other work."""
-    advance, found = Trainer.advance, {}
+    advance, found = Learner.advance, {}
 
     def watched(trainer):
-        found.setdefault((trainer.config.architecture, trainer.config.seed), threading.current_thread())
+        found.setdefault((trainer.task.config.architecture, trainer.seed), threading.current_thread())
         advance(trainer)
 
-    monkeypatch.setattr(Trainer, "advance", watched)
+    monkeypatch.setattr(Learner, "advance", watched)
     return found
 
 

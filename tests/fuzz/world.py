@@ -19,7 +19,7 @@ from ttcnet.tasks import Example
 from ttcnet.tasks.jsonl import JsonLines
 from ttcnet.tasks.sudoku import generate
 from ttcnet.tasks.sudoku.settings import TrainConfig
-from ttcnet.tasks.sudoku.trainer import Trainer
+from ttcnet.train.sudoku import train
 
 PUZZLE = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 ROWS = [{"problem": f"{k} + 1 = ?", "answer": str(k + 1), "solution": f"the answer is {k + 1}"} for k in range(4)]
@@ -77,10 +77,7 @@ def build(folder: Path) -> None:
     write(folder / "test.jsonl", {"problem": "How many days has a week of seven days?"})
     config = TrainConfig(**SMALL)
     TTCNetForCellClassification(config.model()).save_pretrained(folder / "sudoku")
-    trainer = Trainer(config, boards, "cpu")
-    trainer.advance()
-    trainer.save(folder / "trained" / "checkpoint.safetensors")
-    (folder / "trained" / "log.jsonl").write_text('{"step": 1, "loss": 2.0, "cells": 0.1}\n')
+    train(config, boards, folder / "trained", every=1, save_every=1, minutes=0)  # stopped after its first step
     model_folder(folder / "base")
     model_folder(folder / "ttc", ttc=True)
     sizes = dict(every=2, heads=2, state_size=8, rank=4)

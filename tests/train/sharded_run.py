@@ -8,7 +8,7 @@ from torch.distributed.fsdp import fully_shard
 import ttcnet.adapter as adapter
 from tests.train.tiny import model
 from ttcnet import tensor_file
-from ttcnet.train.state import gather, scatter
+from ttcnet.train.checkpoint import model_state, restore_model
 
 
 def build(train, shard):
@@ -39,16 +39,16 @@ def main(folder, train, rank, world):
     net, optimizer = build(train, shard=True)
     steps(net, optimizer, 0, 20, rank, world)
     adapter.save(net, folder / "adapter")
-    tensors, facts = gather(net, optimizer)
+    tensors = model_state(net, optimizer)
     if rank == 0:
-        tensor_file.save(folder / "state.safetensors", tensors, facts)
+        tensor_file.save(folder / "state.safetensors", tensors, {})
     if train == "all":
         weights = get_model_state_dict(net, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
         if rank == 0:
             net.save_pretrained(folder / "model", state_dict=weights)
     dist.barrier()
     net, optimizer = build(train, shard=True)
-    scatter(net, optimizer, *tensor_file.load(folder / "state.safetensors"), "the checkpoint")
+    restore_model(tensor_file.load(folder / "state.safetensors")[0], net, optimizer)
     steps(net, optimizer, 20, 25, rank, world)
     adapter.save(net, folder / "later")
     dist.barrier()

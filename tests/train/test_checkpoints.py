@@ -1,4 +1,4 @@
-"""Runs that die and go on: the same weights and log as if they had not, whatever they left behind."""
+"""What is special to checkpoints of fine-tuning; test_runs.py has what holds for all runs."""
 
 import dataclasses
 import json
@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM
 import ttcnet.adapter as adapter
 from tests.train.conftest import ADAPTER
 from tests.train.tiny import model, tokenizer
-from ttcnet.train import fine_tuner, sft
-from ttcnet.train.fine_tuner import FineTuner, Horizons
+from ttcnet.train import sft
+from ttcnet.train.learner import Learner
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of trl, datasets and transformers, to each other
 
@@ -23,14 +23,14 @@ class KilledError(Exception):
 
 
 def kill_at(step, monkeypatch):
-    at_step = Horizons.on_step_begin
+    advance = Learner.advance
 
-    def on_step_begin(self, args, state, control, **others):
-        if state.global_step == step:
+    def dies(self):
+        if self.step == step:
             raise KilledError
-        at_step(self, args, state, control, **others)
+        advance(self)
 
-    monkeypatch.setattr(Horizons, "on_step_begin", on_step_begin)
+    monkeypatch.setattr(Learner, "advance", dies)
 
 
 def log(config):
@@ -51,28 +51,13 @@ def copied(finished, tmp_path):
     return dataclasses.replace(config, out=str(tmp_path / "run"))
 
 
-@pytest.mark.parametrize("step", [2, 5])
-def test_a_killed_run_ends_at_the_same_weights(step, finished, monkeypatch, tmp_path):
-    _, whole, config = finished
-    config = dataclasses.replace(config, out=str(tmp_path / "killed"))
-    with monkeypatch.context() as patched:
-        kill_at(step, patched)
-        with pytest.raises(KilledError):
-            sft.fine_tune(config, model(), tokenizer())
-    with (tmp_path / "killed" / "log.jsonl").open("a") as file:
-        file.write('{"step": 4, "lo')  # killed while it wrote
-    torch.manual_seed(99)  # whatever happens in between
-    assert_equal(whole, sft.fine_tune(config, model(seed=1 if step == 5 else 0), tokenizer()))
-    assert log(config) == log(finished[2])
-    assert [line["step"] for line in log(config)] == [2, 3, 4, 6, 7]
-
-
 def test_a_run_goes_on_with_its_own_data_alone(copied, finished, tmp_path):
     """A file that was only touched is the same; one with another row is not, and stays refused."""
     data = tmp_path / "data.jsonl"
     shutil.copy(copied.data, data)
-    (tmp_path / "run" / "settings.json").unlink()
     config = dataclasses.replace(copied, data=str(data))
+    settings = tmp_path / "run" / "settings.json"
+    settings.write_text(settings.read_text().replace(copied.data, str(data)))
     sft.fine_tune(config, model(), tokenizer())
     data.touch()
     sft.fine_tune(config, model(), tokenizer())
@@ -80,38 +65,6 @@ def test_a_run_goes_on_with_its_own_data_alone(copied, finished, tmp_path):
     for _ in range(2):
         with pytest.raises(ValueError, match=r"data must be that of the run in .*run; got other rows in .*data\.jsonl"):
             sft.fine_tune(config, model(), tokenizer())
-
-
-def test_what_is_inserted_goes_on_alone(make, monkeypatch):
-    whole = sft.fine_tune(make("whole", train="inserted"), model(), tokenizer())
-    with monkeypatch.context() as patched:
-        kill_at(5, patched)
-        with pytest.raises(KilledError):
-            sft.fine_tune(make("killed", train="inserted"), model(), tokenizer())
-    assert_equal(whole, sft.fine_tune(make("killed", train="inserted"), model(), tokenizer()))
-
-
-def test_a_finished_run_learns_no_more(copied, finished, monkeypatch):
-    monkeypatch.setattr(FineTuner, "training_step", None)
-    assert_equal(finished[1], sft.fine_tune(copied, model(), tokenizer()))
-    assert log(copied) == log(finished[2])
-
-
-def test_a_save_that_dies_leaves_the_last_checkpoint(make, monkeypatch, tmp_path):
-    real = fine_tuner.save
-
-    def dies(path, *rest):
-        if "checkpoint-4" in str(path) and path.name.startswith("random"):
-            raise KilledError
-        real(path, *rest)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(fine_tuner, "save", dies)
-        with pytest.raises(KilledError):
-            sft.fine_tune(make(), model(), tokenizer())
-    assert fine_tuner.last_checkpoint(tmp_path / "run", print).name == "checkpoint-2"
-    sft.fine_tune(make(), model(), tokenizer())
-    assert not list((tmp_path / "run").glob(".*.tmp.*"))
 
 
 def test_a_result_is_there_whole_or_not_at_all(copied, monkeypatch):
@@ -129,24 +82,6 @@ def test_a_result_is_there_whole_or_not_at_all(copied, monkeypatch):
     assert sorted(path.name for path in Path(copied.out).glob("model*")) == ["model"]
 
 
-@pytest.mark.parametrize("name", ["state.safetensors", "random-0.safetensors", "trainer_state.json"])
-def test_a_damaged_checkpoint_is_passed_over(name, copied, finished, capsys):
-    file = Path(copied.out) / "checkpoint-7" / name
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    assert_equal(finished[1], sft.fine_tune(copied, model(), tokenizer()))
-    told = " ".join(capsys.readouterr().err.split())
-    assert "checkpoint-7 is damaged, and passed over." in told
-    assert "Going on from" in told
-    assert log(copied) == log(finished[2])
-
-
-def test_a_run_with_damaged_checkpoints_alone_does_not_start_again(copied):
-    for file in Path(copied.out).glob("checkpoint-*/state.safetensors"):
-        file.unlink()
-    with pytest.raises(ValueError, match=r"must have a checkpoint that is whole; got .* delete all to start again"):
-        sft.fine_tune(copied, model(), tokenizer())
-
-
 def test_a_full_disk_is_told(make, monkeypatch, tmp_path):
     from safetensors import SafetensorError
 
@@ -154,16 +89,9 @@ def test_a_full_disk_is_told(make, monkeypatch, tmp_path):
         raise SafetensorError("I/O error: No space left on device")
 
     monkeypatch.setattr("ttcnet.tensor_file.save_file", full)
-    with pytest.raises(OSError, match=r"state.safetensors must be writable; got .*No space left.* Make room"):
+    with pytest.raises(OSError, match=r"checkpoint-2.safetensors must be writable; got .*No space left.* Make room"):
         sft.fine_tune(make(), model(), tokenizer())
-    assert not fine_tuner.checkpoints(tmp_path / "run")
-
-
-def test_nothing_is_pickled_and_old_checkpoints_go(finished):
-    folder, _, _ = finished
-    suffixes = {path.suffix for path in folder.rglob("*") if path.is_file()}
-    assert suffixes == {".safetensors", ".json", ".jsonl", ".md", ".jinja", ".arrow"}
-    assert [path.name for path in fine_tuner.checkpoints(folder)] == ["checkpoint-6", "checkpoint-7"]
+    assert not list((tmp_path / "run").glob("checkpoint-*"))
 
 
 def test_tied_embeddings(make, monkeypatch, tmp_path):
@@ -185,7 +113,7 @@ def test_lora(inserted, make, monkeypatch, tmp_path):
 
     options = dict(train="lora", adapter=inserted, steps=4)
     trained = sft.fine_tune(make(**options), model(), tokenizer()).eval()
-    shutil.rmtree(tmp_path / "run" / "checkpoint-4")
+    (tmp_path / "run" / "checkpoint-4.safetensors").unlink()
     assert_equal(trained, sft.fine_tune(make(**options), model(), tokenizer()).eval())
     base = model() if inserted is None else adapter.load(model(), tmp_path / "run" / "adapter")
     loaded = PeftModel.from_pretrained(base, tmp_path / "run" / "adapter").eval()

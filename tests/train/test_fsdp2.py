@@ -1,4 +1,4 @@
-"""ttcnet sft with experiments/math/fsdp2.yaml, as accelerate and Trainer carry it out, by two processes.
+"""ttcnet sft with experiments/math/fsdp2.yaml, as accelerate carries it out, by two processes.
 
 On the CPU accelerate takes DDP for FSDP without a word. Two patches have it do what it does on GPUs: it is told that
 this is FSDP, and torch is told which devices there are.
@@ -22,7 +22,7 @@ from transformers import LlamaModel
 from tests.train.conftest import run_settings
 from tests.train.tiny import model, tokenizer
 from ttcnet.train import sft
-from ttcnet.train.record import RESULTS as RESULT
+from ttcnet.train.sft import RESULTS as RESULT
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of trl, datasets and transformers
 RECIPE = yaml.safe_load((Path(__file__).parents[2] / "experiments/math/fsdp2.yaml").read_text())
@@ -91,7 +91,7 @@ def test_the_shipped_configuration(precision, train, tmp_path, monkeypatch):
     sft.fine_tune(settings_of(tmp_path, "one", train, precision), model(), tokenizer())
     two_processes(tmp_path, "two", train, precision)
     shutil.copytree(tmp_path / "two", tmp_path / "again")
-    shutil.rmtree(tmp_path / "again" / "checkpoint-6")
+    (tmp_path / "again" / "checkpoint-6.safetensors").unlink()
     shutil.rmtree(tmp_path / "again" / RESULT[train])
     two_processes(tmp_path, "again", train, precision)
     one, two, again, exact = (weights(tmp_path / run, train) for run in ("one", "two", "again", "exact"))

@@ -5,30 +5,40 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from multiprocessing import get_context
 
 import pytest
 
 from tests.train.conftest import run_settings
+from tests.train.test_runs import checkpoints
 from tests.train.tiny import model, sums, tokenizer
+from ttcnet import tensor_file
 from ttcnet.processes import PATIENCE
-from ttcnet.train import fine_tuner, sft
+from ttcnet.train import sft
+from ttcnet.train.learner import Learner
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of trl, datasets and transformers
 OPTIONS = dict(batch=8, device_batch=2, train="inserted")
 
 
 def half_a_run(folder, rank, port):
-    """Rank 1 is killed while it writes its part of the second checkpoint."""
-    os.environ |= dict(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="localhost", MASTER_PORT=port)
-    real = fine_tuner.save
+    """The second process is killed while the first writes the second checkpoint."""
+    join(rank, port)
+    real, state = tensor_file.save_file, Learner.state
 
-    def save(path, *rest):
-        if rank == 1 and "checkpoint-4" in str(path):
+    def slow(tensors, path, **options):
+        if path.name.endswith("checkpoint-4.safetensors"):
+            time.sleep(3)
+        real(tensors, path, **options)
+
+    def dies(self):
+        tensors = state(self)
+        if rank == 1 and self.step == 4:
             os.kill(os.getpid(), signal.SIGKILL)
-        real(path, *rest)
+        return tensors
 
-    fine_tuner.save = save
+    tensor_file.save_file, Learner.state = slow, dies
     sft.fine_tune(run_settings(folder, **OPTIONS), model(), tokenizer())
 
 
@@ -43,7 +53,7 @@ def test_a_rank_that_dies_in_the_middle_of_a_save(tmp_path):
     assert processes[0].exitcode not in (0, None)
     assert processes[1].exitcode == -signal.SIGKILL
     run = tmp_path / "run"
-    assert [path.name for path in fine_tuner.checkpoints(run)] == ["checkpoint-2"]
+    assert checkpoints(run)[0] == 2
     assert not (run / "adapter").exists()
 
     again = sft.fine_tune(run_settings(tmp_path, **OPTIONS), model(), tokenizer())
@@ -72,14 +82,14 @@ def join(rank, port):
 def terminated(folder, rank, port):
     """The second process alone is told to stop, in its fifth step."""
     join(rank, port)
-    at_step = fine_tuner.Horizons.on_step_begin
+    advance = Learner.advance
 
-    def on_step_begin(self, args, state, control, **others):
-        if rank == 1 and state.global_step == 4:
+    def told(self):
+        if rank == 1 and self.step == 4:
             os.kill(os.getpid(), signal.SIGTERM)
-        at_step(self, args, state, control, **others)
+        advance(self)
 
-    fine_tuner.Horizons.on_step_begin = on_step_begin
+    Learner.advance = told
     sft.fine_tune(run_settings(folder, **OPTIONS), model(), tokenizer())
 
 
@@ -91,7 +101,7 @@ def whole(folder, out, rank, port):
 def test_sigterm_to_one_stops_all_and_the_run_goes_on_to_the_bit(tmp_path):
     run_settings(tmp_path)  # which writes the data
     assert meet(terminated, tmp_path) == [143, 143]
-    assert [path.name for path in fine_tuner.checkpoints(tmp_path / "run")] == ["checkpoint-4", "checkpoint-5"]
+    assert checkpoints(tmp_path / "run") == [4, 5]
     assert meet(whole, tmp_path, "run") == [0, 0]
     assert meet(whole, tmp_path, "alone") == [0, 0]
     one, two = ((tmp_path / run / "adapter/ttc_adapter.safetensors").read_bytes() for run in ("run", "alone"))

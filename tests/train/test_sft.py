@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, TrainerCallback
+from transformers import AutoModelForCausalLM
 
 import ttcnet.adapter as adapter
 from tests.train.conftest import ADAPTER
 from tests.train.tiny import model, tokenizer
 from ttcnet.nn.horizon import parse
 from ttcnet.train import sft
-from ttcnet.train.fine_tuner import checkpoints
-from ttcnet.train.kept import examples_of
+from ttcnet.train.example_store import examples_of
+from ttcnet.train.fine_tuning import Answers, packed
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of trl, datasets and transformers, to each other
 
@@ -60,18 +60,13 @@ def test_all_tokens_of_answers_count_alike(make, tmp_path):
     answers = [{"problem": "1 + 1 = ?", "solution": "the " * count} for count in (1, 2, 9, 1, 5, 3, 1, 1)]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
 
-    class Gradients(TrainerCallback):
-        found = ()
-
-        def on_pre_optimizer_step(self, args, state, control, model, **_):
-            self.found = [parameter.grad.clone() for parameter in model.parameters()]
-
     def gradients(device_batch):
-        config, kept = make(str(device_batch), device_batch=device_batch, steps=1), Gradients()
+        config = make(str(device_batch), device_batch=device_batch, steps=1)
         net = adapter.insert(model(), adapter.TTCAdapterConfig(**ADAPTER, zero_init=False))
-        examples = examples_of(config, tokenizer(), Path(config.out))
-        sft._trainer(net, tokenizer(), config, sft._options(config), examples, kept).train()
-        return kept.found
+        task = Answers(net, examples_of(config, tokenizer(), Path(config.out)).kept, config)
+        for piece in task.begin(0):
+            task.loss(net, *piece)[0].backward()
+        return [parameter.grad for parameter in net.parameters()]
 
     for whole, parts in zip(gradients(8), gradients(2), strict=True):
         assert torch.allclose(whole, parts, rtol=1e-4, atol=1e-7)
@@ -81,9 +76,9 @@ def test_all_tokens_of_answers_count_alike(make, tmp_path):
 def test_norms_biases_and_rates_do_not_decay(insert, make):
     config = make(adapter=ADAPTER | {"insert": insert})
     net = sft._insert(model(), config)
-    examples = examples_of(config, tokenizer(), Path(config.out))
-    trainer = sft._trainer(net, tokenizer(), config, sft._options(config), examples)
-    decays, stays = ({id(x) for x in group["params"]} for group in trainer.create_optimizer().param_groups)
+    task = Answers(net, examples_of(config, tokenizer(), Path(config.out)).kept, config)
+    groups = {group["weight_decay"] > 0: {id(x) for x in group["params"]} for group in task.groups()}
+    decays, stays = groups[True], groups[False]
     for name, parameter in net.named_parameters():
         plain = parameter.ndim < 2 or name.endswith(("bias", "A_log", ".D", "ridge"))
         assert id(parameter) in (stays if plain else decays), name
@@ -94,7 +89,7 @@ def test_a_loss_that_is_no_number_ends_the_run(make, tmp_path):
     broken.lm_head.weight.data[3] = torch.nan
     with pytest.raises(ValueError, match="loss must be a finite number; got nan at step 2"):
         sft.fine_tune(make(), broken, tokenizer())
-    assert not checkpoints(tmp_path / "run")
+    assert not list((tmp_path / "run").glob("checkpoint-*"))
 
 
 def test_gradients_that_are_no_numbers_end_the_run(make, tmp_path):
@@ -103,12 +98,12 @@ def test_gradients_that_are_no_numbers_end_the_run(make, tmp_path):
     broken.model.layers[0].input_layernorm.weight.register_hook(lambda gradient: gradient * next(factors))
     with pytest.raises(ValueError, match="the norm of the gradients must be a finite number; got nan at step 2"):
         sft.fine_tune(make(), broken, tokenizer())
-    assert not checkpoints(tmp_path / "run")
+    assert not list((tmp_path / "run").glob("checkpoint-*"))
 
 
 def test_horizons_are_drawn_step_by_step(make, monkeypatch):
     seen = []
-    monkeypatch.setattr("ttcnet.train.fine_tuner.adapter.set_horizon", lambda _, steps: seen.append(steps))
+    monkeypatch.setattr("ttcnet.train.fine_tuning.adapter.set_horizon", lambda _, steps: seen.append(steps))
     sft.fine_tune(make(horizon="uniform:1,32", seed=3), model(), tokenizer())
     sampler = parse("uniform:1,32", seed=3)
     assert seen == [sampler.at(step) for step in range(6)]
@@ -118,7 +113,7 @@ def test_horizons_are_drawn_step_by_step(make, monkeypatch):
 def test_a_model_that_has_its_layers_goes_on_planning(make, monkeypatch):
     """With nothing more inserted, horizons are drawn as before, and its own is kept."""
     seen = []
-    monkeypatch.setattr("ttcnet.train.fine_tuner.adapter.set_horizon", lambda _, steps: seen.append(steps))
+    monkeypatch.setattr("ttcnet.train.fine_tuning.adapter.set_horizon", lambda _, steps: seen.append(steps))
     net = adapter.insert(model(), adapter.TTCAdapterConfig(**ADAPTER, horizon=5))
     with pytest.raises(ValueError, match="insert must be none for a model that has its layers already; got ttc"):
         sft.fine_tune(make(), net, tokenizer())
@@ -134,20 +129,42 @@ def test_the_horizon_of_the_result_is_the_configurations(finished):
 
 
 def test_rows_in_a_pack_do_not_see_each_other(make):
-    config = make(packing=True, max_length=32, batch=1, device_batch=1)
-    examples = examples_of(config, tokenizer(), Path(config.out))
+    config = make(packing=True, max_length=32, batch=2, device_batch=2)
     net = model()
     adapter.insert(net, adapter.TTCAdapterConfig(every=2, heads=2, zero_init=False))
-    trainer = sft._trainer(net, tokenizer(), config, sft._options(config), examples)
-    batch = next(iter(trainer.get_train_dataloader()))
-    starts = (batch["position_ids"][0] == 0).nonzero().flatten().tolist()
-    assert len(starts) >= 2
-    inputs = {name: value for name, value in batch.items() if name in ("input_ids", "position_ids")}
+    task = Answers(net, examples_of(config, tokenizer(), Path(config.out)).kept, config)
+    ((ids, positions, at, goals, _),) = task.begin(0)
+    starts = (positions[0] == 0).nonzero().flatten().tolist()
+    assert len(starts) >= 4
+    expected = []
     with torch.no_grad():
-        packed = net.eval()(**inputs).logits[0]
-        for begin, end in zip(starts, [*starts[1:], len(packed)], strict=True):
-            alone = net(batch["input_ids"][:, begin:end]).logits[0]
-            assert torch.allclose(packed[begin:end], alone, atol=1e-5)
+        found = task.logits(net.eval(), ids, at, {"position_ids": positions})
+        for begin, end in zip(starts, [*starts[1:], ids.shape[1]], strict=True):
+            own = [place - begin for place in at.tolist() if begin <= place < end - 1]
+            expected.append(net(ids[:, begin:end]).logits[0, own])
+    assert torch.allclose(found, torch.cat(expected), atol=1e-5)
+    assert len(found) == len(torch.cat(expected)), "no row learns to write the beginning of the next"
+    assert torch.equal(ids[0][at + 1], goals)
+
+
+def test_packs_are_full_and_hold_every_row_once():
+    lengths = torch.randint(1, 100, (500,), generator=torch.Generator().manual_seed(0)).numpy()
+    packs = packed(lengths, 128)
+    assert sorted(row for pack in packs for row in pack) == list(range(500))
+    assert max(lengths[pack].sum() for pack in packs) <= 128
+    assert len(packs) * 128 < 1.05 * lengths.sum()
+
+
+def test_every_row_comes_once_an_epoch_in_an_order_of_the_seed(make):
+    examples = examples_of(make(), tokenizer(), Path(make().out)).kept  # 40 rows
+    tasks = [Answers(model(), examples, make(batch=16, steps=None, epochs=2, seed=seed)) for seed in (0, 0, 1)]
+    orders = [[task.rows(step) for step in range(task.steps)] for task in tasks]
+    assert [len(batch) for batch in orders[0]] == [16, 16, 8] * 2
+    for epoch in (orders[0][:3], orders[0][3:]):
+        assert sorted(place for batch in epoch for place in batch) == list(range(40))
+    assert orders[0][:3] != orders[0][3:]
+    assert orders[0] == orders[1] != orders[2]
+    assert [tasks[0].tokens(step) for step in (0, 1, 6, 2)] == [0, 16 * 12, 80 * 12, 32 * 12]
 
 
 def test_the_result_can_be_loaded(make, finished, tmp_path):

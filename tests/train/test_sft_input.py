@@ -14,11 +14,11 @@ from tests.train.conftest import ADAPTER
 from tests.train.tiny import model, sums, tokenizer
 from ttcnet.cli import app
 from ttcnet.reading import rows
-from ttcnet.train import kept, sft
+from ttcnet.train import example_store, sft
 from ttcnet.train.examples import prepare
 from ttcnet.train.settings import settings, values_of
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of trl, datasets and transformers, to each other
+pytestmark = pytest.mark.filterwarnings("ignore")  # of datasets and transformers, to each other
 
 
 def test_complaints_before_anything_is_learned(make, tmp_path):
@@ -51,19 +51,6 @@ def test_complaints_before_anything_is_learned(make, tmp_path):
     assert "settings.json must be whole JSON" in complaint(out=str(tmp_path / "moved"))
 
 
-def test_a_run_of_before_there_was_a_choice_of_context(make, tmp_path):
-    """It was made with the context "head", and goes on with that alone."""
-    as_then = make(steps=2, adapter=ADAPTER | {"context": "head"})
-    sft.fine_tune(as_then, model(), tokenizer())
-    kept = tmp_path / "run" / "settings.json"
-    record = json.loads(kept.read_text())
-    del record["settings"]["adapter"]["context"]
-    kept.write_text(json.dumps(record))
-    with pytest.raises(ValueError, match=r"settings must be those of the run .*'context': 'head'.*'context': 'token'"):
-        sft.fine_tune(make(steps=2), model(), tokenizer())
-    sft.fine_tune(as_then, model(), tokenizer())
-
-
 def test_a_model_that_cannot_be_loaded(make, tmp_path):
     def complaint(name):
         with pytest.raises((ValueError, OSError)) as found:
@@ -81,25 +68,27 @@ def test_a_model_that_cannot_be_loaded(make, tmp_path):
 
 
 def test_examples_are_made_once(make, monkeypatch, tmp_path):
-    monkeypatch.setattr(kept, "ROWS", 7)
-    made = kept.examples_of(make(), tokenizer(), tmp_path / "examples")
+    monkeypatch.setattr(example_store, "ROWS", 7)
+    made = example_store.examples_of(make(), tokenizer(), tmp_path / "examples")
     plain = prepare(rows(make().data), tokenizer())
     assert made.report == plain.report
     assert [(row["input_ids"], row["labels"]) for row in made.kept] == plain.kept
     with monkeypatch.context() as patched:
-        patched.setattr(kept, "prepare", None)
-        again = kept.examples_of(make(), tokenizer(), tmp_path / "examples")
+        patched.setattr(example_store, "prepare", None)
+        again = example_store.examples_of(make(), tokenizer(), tmp_path / "examples")
         assert list(again.kept) == list(made.kept)
-        patched.setattr(kept, "is_first_process", lambda: False)
-        assert kept.examples_of(make(), tokenizer(), tmp_path / "examples").report == made.report
-    assert kept.examples_of(make(system="the"), tokenizer(), tmp_path / "examples").tokens == made.tokens + 2 * 40
+        patched.setattr(example_store, "is_first_process", lambda: False)
+        assert example_store.examples_of(make(), tokenizer(), tmp_path / "examples").report == made.report
+    assert (
+        example_store.examples_of(make(system="the"), tokenizer(), tmp_path / "examples").tokens == made.tokens + 2 * 40
+    )
     with (tmp_path / "data.jsonl").open("a") as file:
         file.write('{"problem": "1", "solution": "1"}\n')
-    assert len(kept.examples_of(make(), tokenizer(), tmp_path / "examples").kept) == 41
+    assert len(example_store.examples_of(make(), tokenizer(), tmp_path / "examples").kept) == 41
     with (tmp_path / "data.jsonl").open("a") as file:
         file.write('{"problem": "1"}\n')
     with pytest.raises(ValueError, match=r"data.jsonl line 42: no answer"):
-        kept.examples_of(make(), tokenizer(), tmp_path / "examples")
+        example_store.examples_of(make(), tokenizer(), tmp_path / "examples")
     assert sorted(path.name for path in (tmp_path / "examples").iterdir()) == ["examples.arrow", "examples.json"]
 
 
@@ -204,11 +193,10 @@ def test_the_command(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     assert f"The adapter is in {tmp_path / 'run' / 'adapter'}" in done.output
     record = json.loads((tmp_path / "run" / "settings.json").read_text())
-    assert record["command"] == "ttcnet sft run.toml"
-    assert {"machine", "versions", "commit"} < set(record)
-    kept = record["settings"]
-    assert kept["adapter"] == {"context": "token", "every": 2, "heads": 4, "state_size": 8}
-    assert kept["steps"] == 2
+    assert record["provenance"]["command"] == "ttcnet sft run.toml"
+    assert {"machine", "versions", "commit"} < set(record["provenance"])
+    assert record["adapter"] == {"context": "token", "every": 2, "heads": 4, "state_size": 8}
+    assert record["steps"] == 2
     again = CliRunner().invoke(app, ["sft", str(file), *options, "--train", "inserted", "--every", "2"])
     assert again.exit_code == 0, again.output  # 2 on the command line is 2 in the file
     (tmp_path / "empty.jsonl").write_text("\n")
@@ -225,7 +213,7 @@ def test_help_shows_every_setting_with_its_default():
     import typer.main
 
     from ttcnet.cli import app
-    from ttcnet.train.commands import KEYS, sft
+    from ttcnet.cli.sft import KEYS, sft
     from ttcnet.train.settings import FineTuning
 
     options = {each.name: each for each in typer.main.get_command(app).commands["sft"].params}
@@ -250,7 +238,7 @@ def test_rows_left_out_are_told_and_written_down(make, tmp_path, capsys):
     sft.fine_tune(make(steps=1, max_length=20, train="inserted"), model(), tokenizer())
     told = " ".join(capsys.readouterr().err.split())
     assert told.count("1 of 4 rows (25 %) left out as too long (the longest has 64 tokens)") == 2, "before and after"
-    assert json.loads((tmp_path / "run" / "settings.json").read_text())["examples"]["too_long"] == 1
+    assert json.loads((tmp_path / "run" / "settings.json").read_text())["provenance"]["examples"]["too_long"] == 1
 
 
 def test_only_complaints_come_without_a_traceback(tmp_path, monkeypatch):

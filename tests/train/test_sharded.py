@@ -10,7 +10,7 @@ import ttcnet.adapter as adapter
 from tests.train.sharded_run import build, main, steps
 from tests.train.tiny import model
 from ttcnet import tensor_file
-from ttcnet.train.state import gather, scatter
+from ttcnet.train.checkpoint import model_state, restore_model
 
 
 def two_processes(folder, train):
@@ -53,7 +53,7 @@ def test_two_processes_train_and_save_as_one(train, tmp_path):
     # what two processes saved, two and one go on from
     steps(alone, optimizer, 20, 25)
     again, memory = build(train, shard=False)
-    scatter(again, memory, *tensor_file.load(tmp_path / "state.safetensors"), "the checkpoint")
+    restore_model(tensor_file.load(tmp_path / "state.safetensors")[0], again, memory)
     steps(again, memory, 20, 25)
     later, _ = tensor_file.load(tmp_path / "later" / "ttc_adapter.safetensors")
     assert worst(later, inserted(alone)) < 1e-5
@@ -63,13 +63,13 @@ def test_two_processes_train_and_save_as_one(train, tmp_path):
 def test_a_checkpoint_of_other_weights_is_refused():
     net, optimizer = build("inserted", shard=False)
     steps(net, optimizer, 0, 1)
-    tensors, facts = gather(net, optimizer)
+    tensors = model_state(net, optimizer)
     other, memory = build("all", shard=False)
     with pytest.raises(
         ValueError, match=r"here must hold the weights that are trained; got missing \['model.embed_tokens.weight'"
     ):
-        scatter(other, memory, tensors, facts, "here")
+        restore_model(tensors, other, memory, "here")
     again, memory = build("inserted", shard=False)
-    scatter(again, memory, tensors, facts, "here")
+    restore_model(tensors, again, memory, "here")
     for name, value in inserted(net).items():
         assert torch.equal(value, inserted(again)[name])

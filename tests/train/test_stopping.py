@@ -13,23 +13,22 @@ import pytest
 from tests.train.test_checkpoints import KilledError, assert_equal, kill_at, log
 from tests.train.tiny import model, tokenizer
 from ttcnet.locking import owned
-from ttcnet.train import kept, sft
-from ttcnet.train.fine_tuner import Horizons, checkpoints
+from ttcnet.train import example_store, sft
+from ttcnet.train.learner import Learner
 from ttcnet.train.schedule import warm_up_and_cosine
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of trl, datasets and transformers, to each other
 
 
-def terminate_at(step, monkeypatch, times=1):
-    at_step = Horizons.on_step_begin
+def terminate_at(step, monkeypatch):
+    advance = Learner.advance
 
-    def on_step_begin(self, args, state, control, **others):
-        if state.global_step == step:
-            for _ in range(times):
-                os.kill(os.getpid(), signal.SIGTERM)
-        at_step(self, args, state, control, **others)
+    def told(self):
+        if self.step == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        advance(self)
 
-    monkeypatch.setattr(Horizons, "on_step_begin", on_step_begin)
+    monkeypatch.setattr(Learner, "advance", told)
 
 
 @pytest.fixture
@@ -38,25 +37,6 @@ def copied(finished, tmp_path):
     folder, _, config = finished
     shutil.copytree(folder, tmp_path / "run")
     return dataclasses.replace(config, out=str(tmp_path / "run"))
-
-
-def test_sigterm_saves_and_the_run_goes_on_to_the_bit(finished, monkeypatch, tmp_path, capsys):
-    """In the middle of an interval between two checkpoints, and twice, as where a launcher passes it on."""
-    _, whole, config = finished
-    config, before = dataclasses.replace(config, out=str(tmp_path / "run")), signal.getsignal(signal.SIGTERM)
-    with monkeypatch.context() as patched:
-        terminate_at(4, patched, times=2)
-        with pytest.raises(SystemExit) as stopped:
-            sft.fine_tune(config, model(), tokenizer())
-    assert stopped.value.code == 143
-    told = capsys.readouterr().err
-    assert told.count("SIGTERM: stopping after this step ...") == 1
-    assert "Stopped by SIGTERM after step 5 of 7, which is saved. Give the command again to go on." in told
-    assert [path.name for path in checkpoints(tmp_path / "run")] == ["checkpoint-3", "checkpoint-5"]
-    assert not (tmp_path / "run" / "model").exists()
-    assert signal.getsignal(signal.SIGTERM) == before
-    assert_equal(whole, sft.fine_tune(config, model(seed=1), tokenizer()))
-    assert [line["step"] for line in log(config)] == [2, 3, 4, 5, 6, 7], "with a line for where it stopped"
 
 
 def test_sigterm_in_the_last_step_is_too_late(make, monkeypatch, tmp_path):
@@ -69,11 +49,11 @@ def test_sigterm_before_training(make, monkeypatch, tmp_path, capsys):
     def prepare(*_, **__):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(kept, "prepare", prepare)
+    monkeypatch.setattr(example_store, "prepare", prepare)
     with pytest.raises(SystemExit) as stopped:
         sft.fine_tune(make(), model(), tokenizer())
     assert stopped.value.code == 143
-    assert "Stopped by SIGTERM. Give the command again to go on." in capsys.readouterr().err
+    assert "Stopped by SIGTERM. Give the command again to resume." in capsys.readouterr().err
     assert list((tmp_path / "run" / "examples").iterdir()) == []
 
 
@@ -84,13 +64,13 @@ def test_a_finished_run_can_be_extended(copied, monkeypatch, tmp_path, capsys):
     whole = sft.fine_tune(longer, model(), tokenizer())
     told = " ".join(capsys.readouterr().err.split())
     assert "was to end after 7 steps, and is extended to 12. From its last checkpoint on, the learning rate is" in told
-    assert "Going on from" in told
+    assert "Resuming from" in told
     lines = log(longer)
     assert [line["step"] for line in lines] == [2, 3, 4, 6, 7, 8, 9, 10, 12]
     rates = [line["lr"] for line in lines if line["step"] > 7]
     assert rates == pytest.approx([warm_up_and_cosine(step - 1, 12, 3e-3, 3e-4, 0.1) for step in (8, 9, 10, 12)])
     record = json.loads((tmp_path / "run" / "settings.json").read_text())
-    assert (record["settings"]["steps"], record["extended"]) == (12, [{"steps": 7}])
+    assert (record["steps"], record["provenance"]["extended"]) == (12, [{"steps": 7}])
 
     killed = dataclasses.replace(longer, out=str(tmp_path / "killed"))
     with monkeypatch.context() as patched:
@@ -103,7 +83,8 @@ def test_a_finished_run_can_be_extended(copied, monkeypatch, tmp_path, capsys):
 def test_a_run_is_not_made_shorter_nor_anything_else(copied):
     with pytest.raises(ValueError, match=r"steps must be those of the run in .*, 7, or more; got 5\. A run can"):
         sft.fine_tune(dataclasses.replace(copied, steps=5), model(), tokenizer())
-    with pytest.raises(ValueError, match=r"settings must be those of the run .*: \{'steps': \(7, None\)\}"):
+    message = r"settings must be those of the run .*: \{'epochs': \(None, 1\), 'steps': \(7, None\)\}"
+    with pytest.raises(ValueError, match=message):
         sft.fine_tune(dataclasses.replace(copied, steps=None), model(), tokenizer())
     with pytest.raises(ValueError, match=r"settings must be those of the run .*: \{'lr': \(0.003, 0.1\)\}"):
         sft.fine_tune(dataclasses.replace(copied, steps=12, lr=0.1), model(), tokenizer())
@@ -114,7 +95,8 @@ def test_epochs_can_be_added(make, tmp_path):
     sft.fine_tune(make(epochs=1, **options), model(), tokenizer())
     sft.fine_tune(make(epochs=2, **options), model(), tokenizer())
     assert [line["step"] for line in log(make())] == [2, 4]
-    assert [path.name for path in checkpoints(tmp_path / "run")] == ["checkpoint-2", "checkpoint-4"]
+    found = sorted(path.name for path in (tmp_path / "run").glob("checkpoint-*"))
+    assert found == ["checkpoint-2.safetensors", "checkpoint-4.safetensors"]
 
 
 def test_two_runs_in_one_folder_are_told_apart(make, tmp_path):

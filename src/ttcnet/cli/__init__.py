@@ -8,9 +8,8 @@ import typer
 
 from ttcnet import __version__
 from ttcnet.console import Commands, plain_logs, say
-from ttcnet.train.commands import KEYS, sft
 
-from . import analyse, countdown, data, evaluate, sudoku
+from . import analyse, countdown, data, evaluate, sft, sudoku
 
 app = typer.Typer(
     cls=Commands,
@@ -23,7 +22,7 @@ app.add_typer(sudoku.app, name="sudoku")
 app.add_typer(countdown.app, name="countdown")
 app.add_typer(evaluate.app, name="eval")
 app.add_typer(analyse.app, name="analyse")
-app.command(epilog=KEYS)(sft)
+app.command(epilog=sft.KEYS)(sft.sft)
 app.command()(data.data)
 
 

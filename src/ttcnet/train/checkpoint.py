@@ -1,46 +1,86 @@
-"""Everything that a training run needs to go on, in one safetensors file that is written whole or not at all."""
+"""What a checkpoint holds: weights, what the optimizer remembers of each, and random states, as tensors by name.
+
+All tensors are whole, however many processes they are spread over (DDP, FSDP2), so that a checkpoint is resumed by as
+many processes or by others.
+"""
 
 from __future__ import annotations
 
+import json
+import random
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ttcnet.errors import fail
-from ttcnet.tensor_file import facts, load, save
+from ttcnet.processes import is_first_process, whole
 
-__all__ = ["facts", "load", "random_states", "restore", "restore_random", "save", "state_of"]
-
-
-def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Weights, and what the optimizer remembers of each, by the name of the weight; random states of torch."""
-    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-    tensors = {f"model/{name}": parameter for parameter, name in names.items()}
-    for parameter, memory in optimizer.state.items():
-        for kind, value in memory.items():
-            value = value if isinstance(value, Tensor) else torch.tensor(value)
-            tensors[f"optimizer/{kind}/{names[parameter]}"] = value
-    return tensors | random_states()
+WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # what compiling and checkpointing put into names
+DAMAGED = "It is damaged: delete it."
 
 
-def random_states() -> dict[str, Tensor]:
-    states = {"random/cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        states["random/cuda"] = torch.cuda.get_rng_state()
-    return states
+def model_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Weights that are trained, and what the optimizer remembers of each, by the name of the weight. All processes have
+    to call this; the first one gets the tensors."""
+    parameters = trained_parameters(model)
+    found: dict[str, Any] = {f"model/{name}": parameter for name, parameter in parameters.items()}
+    for name, parameter in parameters.items():
+        for kind, value in optimizer.state.get(parameter, {}).items():
+            found[f"optimizer/{kind}/{name}"] = value
+    tensors = {}
+    for name, value in found.items():
+        tensor = whole(value.detach()) if isinstance(value, Tensor) else torch.tensor(value)
+        if is_first_process():
+            tensors[name] = tensor
+    return tensors
 
 
-def restore_random(tensors: dict[str, Tensor]) -> None:
-    try:
-        torch.set_rng_state(tensors["random/cpu"])
-    except (KeyError, TypeError, RuntimeError) as error:
-        fail("checkpoint", "must hold the state of random numbers", repr(error)[:200], "It is damaged: start anew.")
-    if torch.cuda.is_available() and "random/cuda" in tensors:
-        torch.cuda.set_rng_state(tensors["random/cuda"])
+@torch.no_grad()
+def restore_model(
+    tensors: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer, source: str = "checkpoint"
+) -> None:
+    """Put back what `model_state` gave. Tensors that are there are overwritten in place."""
+    parameters = trained_parameters(model)
+    saved = {name.removeprefix("model/") for name in tensors if name.startswith("model/")}
+    if saved != set(parameters):
+        odd = f"missing {sorted(set(parameters) - saved)}, extra {sorted(saved - set(parameters))}"
+        remedy = "Resume with the settings that the run was started with, or choose another folder."
+        fail(source, "must hold the weights that are trained", odd, remedy, code="weights")
+    check_shapes(tensors, {name: tuple(parameter.shape) for name, parameter in parameters.items()}, source)
+    on_device = optimizer.defaults.get("capturable") or optimizer.defaults.get("fused")
+    for key, value in tensors.items():
+        if key.startswith("model/"):
+            parameter = parameters[key.removeprefix("model/")]
+            parameter.copy_(_spread_like(parameter, value))
+        elif key.startswith("optimizer/"):
+            _, kind, name = key.split("/", 2)
+            parameter = parameters[name]
+            memory: dict[str, Any] = optimizer.state[parameter]
+            if isinstance(memory.get(kind), Tensor):
+                there = memory[kind]
+                there.copy_(_spread_like(there, value))
+            elif value.ndim == 0:  # a count of steps stays on the CPU unless the optimizer wants it on the device
+                memory[kind] = value.to(parameter.device) if on_device else value.clone()
+            else:
+                memory[kind] = _spread_like(parameter, value)
 
 
-def check_shapes(tensors: dict[str, Tensor], shapes: dict[str, tuple[int, ...]]) -> None:
-    """That each tensor of a checkpoint, but for random states, is of a weight, and has its shape, or counts its steps,
-    and that they are numbers."""
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """By name, without what wrappers put into it. A weight with two names, as tied embeddings have, goes by the
+    first."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        for wrapper in WRAPPERS:
+            name = name.replace(wrapper, "")
+        if parameter.requires_grad:
+            found[name.removeprefix("module.")] = parameter
+    return found
+
+
+def check_shapes(tensors: dict[str, Tensor], shapes: dict[str, tuple[int, ...]], source: str = "checkpoint") -> None:
+    """That each tensor but for random states is of a weight and has its shape, or counts its steps, and is finite."""
     for key, value in tensors.items():
         name = key.rpartition("/")[2]
         if key.startswith("random/"):
@@ -49,28 +89,48 @@ def check_shapes(tensors: dict[str, Tensor], shapes: dict[str, tuple[int, ...]])
         fits = name in shapes and tuple(value.shape) == (() if counts else shapes[name])
         if not fits or value.dtype in (torch.bool, torch.complex64, torch.complex128) or not value.isfinite().all():
             shown = f"{key}, {str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
-            fail("checkpoint", "must hold numbers in the shapes of this model", shown, "It is damaged: start anew.")
+            fail(source, "must hold numbers in the shapes of this model", shown, DAMAGED, code="damaged")
 
 
-@torch.no_grad()
-def restore(tensors: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Put back what `state_of` gave. Tensors that are there are overwritten in place."""
-    names = dict(model.named_parameters())
-    saved = {name.removeprefix("model/") for name in tensors if name.startswith("model/")}
-    if saved != set(names):
-        missing, extra = sorted(set(names) - saved), sorted(saved - set(names))
-        remedy = "Resume with the configuration that the run was started with."
-        fail("checkpoint", "must hold the weights of this model", f"missing {missing}, extra {extra}", remedy)
-    check_shapes(tensors, {name: tuple(parameter.shape) for name, parameter in names.items()})
-    for name, parameter in names.items():
-        parameter.copy_(tensors[f"model/{name}"])
-    for key, value in tensors.items():
-        if key.startswith("optimizer/"):
-            _, kind, name = key.split("/", 2)
-            memory = optimizer.state[names[name]]
-            if isinstance(memory.get(kind), Tensor):
-                memory[kind].copy_(value)
-            else:  # a count of steps stays on the CPU unless the optimizer is captured
-                on_device = value.ndim > 0 or optimizer.defaults.get("capturable", False)
-                memory[kind] = value.to(names[name].device) if on_device else value.clone()
-    restore_random(tensors)
+def _spread_like(like: Tensor, value: Tensor) -> Tensor:
+    """A whole tensor on the device of another, and shared out among processes as that is."""
+    value = value.to(like.device)
+    if not hasattr(like, "full_tensor"):
+        return value
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(like, DTensor)
+    return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def random_states() -> dict[str, Tensor]:
+    """Of Python, numpy and torch, in this process."""
+    kind, keys, *rest = np.random.get_state()
+    others = {"python": random.getstate(), "numpy": [kind, np.asarray(keys).tolist(), *rest]}
+    states = {"random/others": torch.frombuffer(bytearray(json.dumps(others).encode()), dtype=torch.uint8)}
+    states["random/cpu"] = torch.get_rng_state()
+    if torch.cuda.is_available():
+        states["random/cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def restore_random(tensors: dict[str, Tensor], source: str = "checkpoint") -> None:
+    """Put back what `random_states` gave."""
+    try:
+        others = json.loads(tensors["random/others"].numpy().tobytes())
+        version, words, gauss = others["python"]
+        random.setstate((version, tuple(words), gauss))
+        kind, keys, *rest = others["numpy"]
+        np.random.set_state((kind, np.array(keys, np.uint32), *rest))
+        torch.set_rng_state(tensors["random/cpu"])
+        if torch.cuda.is_available() and "random/cuda" in tensors:
+            torch.cuda.set_rng_state(tensors["random/cuda"])
+    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
+        fail(source, "must hold random states", repr(error)[:200], DAMAGED, code="damaged")
+
+
+def seed_all(seed: int) -> None:
+    """Start the random numbers of Python, numpy and torch anew."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)

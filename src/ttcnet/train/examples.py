@@ -8,15 +8,18 @@ rows that are too long are left out and counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jinja2 import TemplateError
 
 from ttcnet.errors import fail
 from ttcnet.reading import Row, is_unicode
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PROMPTS, ANSWERS = ("prompt", "problem", "question"), ("solution", "completion", "response")
 ROLES = ("system", "user", "assistant", "tool")
@@ -248,3 +251,16 @@ def check_examples(examples: Examples, model: Any, max_length: int | None) -> No
     if examples.largest >= words:
         remedy = "Use the tokenizer of the model, or add rows for its new tokens with resize_token_embeddings."
         fail("tokenizer", f"must have no tokens beyond the {words} of the model", examples.largest, remedy)
+
+
+def padded(examples: Sequence[Example], filler: int, multiple: int = 1) -> tuple[Tensor, Tensor]:
+    """Tokens and labels (examples, length), padded at the end."""
+    import torch  # late: rows are read without it
+
+    length = -(-max(len(example.input_ids) for example in examples) // multiple) * multiple
+    ids = torch.full((len(examples), length), filler)
+    labels = torch.full((len(examples), length), IGNORED)
+    for place, example in enumerate(examples):
+        ids[place, : len(example.input_ids)] = torch.tensor(example.input_ids)
+        labels[place, : len(example.labels)] = torch.tensor(example.labels)
+    return ids, labels

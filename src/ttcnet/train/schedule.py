@@ -1,11 +1,12 @@
-"""Learning rates over a run, and what does not decay."""
+"""Learning rates over a run, and groups of parameters."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
-import torch
+from torch import nn
 
 UNDECAYED = ("A_log", "D", "ridge")  # of mixers: rates, which zero would not tame
 
@@ -24,13 +25,22 @@ def warm_up_and_cosine(step: int, steps: int, highest: float, lowest: float, war
     return lowest + (highest - lowest) * (1 + math.cos(math.pi * min(share, 1.0))) / 2
 
 
-def set_apart(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor], lr: float) -> None:
-    """Give some of the parameters of a new optimizer a learning rate of their own. All else of theirs stays."""
-    own = {id(parameter) for parameter in parameters}
-    groups = list(optimizer.param_groups)
-    optimizer.param_groups.clear()
-    for group in groups:
-        parts = ([p for p in group["params"] if (id(p) in own) is chosen] for chosen in (False, True))
-        for part, rate in zip(parts, (group["lr"], lr), strict=True):
-            if part:
-                optimizer.add_param_group(group | {"params": part, "lr": rate})
+def parameter_groups(
+    model: nn.Module,
+    weight_decay: float,
+    *,
+    spared: Callable[[str], bool] = lambda name: False,
+    apart: Iterable[nn.Parameter] = (),
+    share: float = 1.0,
+) -> list[dict[str, Any]]:
+    """The parameters that are trained, for AdamW, by what is done to them. Some do not decay: norms, biases, rates,
+    whatever has one dimension, and those whose names are `spared`. Those `apart` learn at a `share` of the rate of the
+    others."""
+    own, fixed = {id(parameter) for parameter in apart}, ("bias", *UNDECAYED)
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            plain = parameter.ndim < 2 or name.rpartition(".")[2] in fixed or spared(name)
+            what = 0.0 if plain else weight_decay, share if id(parameter) in own else 1.0
+            groups.setdefault(what, []).append(parameter)
+    return [dict(params=params, weight_decay=decay, share=part) for (decay, part), params in groups.items()]

@@ -14,7 +14,7 @@ from torch import Tensor
 from ttcnet.errors import fail, not_finite
 from ttcnet.models.depth import horizon
 from ttcnet.tasks.statistics import Mean, average, ratio
-from ttcnet.train.examples import IGNORED, Example
+from ttcnet.train.examples import IGNORED, Example, padded
 
 TOKENS = 8192  # in a batch, padding included
 
@@ -105,14 +105,3 @@ def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
         size = max(1, tokens // lengths[order[0]])
         yield order[:size]
         order = order[size:]
-
-
-def padded(examples: Sequence[Example], filler: int, multiple: int = 1) -> tuple[Tensor, Tensor]:
-    """Tokens and labels (examples, length), padded at the end."""
-    length = -(-max(len(example.input_ids) for example in examples) // multiple) * multiple
-    ids = torch.full((len(examples), length), filler)
-    labels = torch.full((len(examples), length), IGNORED)
-    for place, example in enumerate(examples):
-        ids[place, : len(example.input_ids)] = torch.tensor(example.input_ids)
-        labels[place, : len(example.labels)] = torch.tensor(example.labels)
-    return ids, labels

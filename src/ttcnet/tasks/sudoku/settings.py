@@ -23,7 +23,6 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "samba": dict(mixer="samba", interleave=None, mixer_options={"samba": {"window": 27, "qk_norm": True}}),
 }
 AUGMENTATIONS = ("none", "relabel", "relabel+reveal", "all+reveal")
-BEFORE = {"loops": 1, "supervision": "block", "context": "head", "zero_init": False, "decay_bases": True}  # of old runs
 OF_INSERTED = ("ttc_heads", "interleave", "zero_init", "inserted_lr")  # fields that need inserted layers
 LARGEST_SEED = 2**32 - 1
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ttcnet.options import Trust
-
-from .settings import FineTuning
+from ttcnet.train.settings import FineTuning
 
 EVERY, HEADS, INSERT = "8", 16, "ttc"  # TTCAdapterConfig's, which takes seconds to import
 KEYS = (
@@ -77,21 +76,18 @@ def sft(
     from ttcnet.extras import require
     from ttcnet.names import check_model
     from ttcnet.reading import is_file, rows
-
-    from .settings import settings as made
+    from ttcnet.train.settings import settings as made
 
     with complaints():
         config = made(_values(settings, _given(context)), str(settings or "the command line"))
         check_model(config.model)
         if is_file(config.data) and next(rows(config.data), None) is None:
             fail("data", "must have at least one row", f"none in {config.data}", "Check the file.")
-        tell("Starting transformers and TRL ...")
-        for package in ("trl", "datasets", "transformers"):
+        tell("Starting transformers ...")
+        for package in ("datasets", "peft", "transformers"):
             require(package, "sft", "ttcnet sft")
         from ttcnet.processes import is_first_process
-
-        from .record import RESULTS
-        from .sft import fine_tune
+        from ttcnet.train.sft import RESULTS, fine_tune
 
         fine_tune(config, trust_remote_code=trust_remote_code)
     if is_first_process():
@@ -109,8 +105,7 @@ def _given(context: typer.Context) -> dict[str, Any]:
 def _values(file: Path | None, options: dict[str, Any]) -> dict[str, Any]:
     """What the file says, and before it the options."""
     from ttcnet.errors import fail, whole_number
-
-    from .settings import values_of
+    from ttcnet.train.settings import values_of
 
     variants = options.pop("variant", [])
     if file is None and variants:

@@ -1,5 +1,5 @@
-"""The examples of a run, made once and kept in its folder, where its other processes read them, and the run itself when
-it goes on. They stay on the disk: memory does not limit their number."""
+"""The examples of a run, made once and stored in its folder, where its other processes read them, and the run itself
+when it is resumed. They stay on the disk: memory does not limit their number."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Store:
 
 def examples_of(config: FineTuning, tokenizer: Any, folder: Path, begun: bool = False) -> Examples:
     """Those in the folder, if they were made of the same data in the same way, and new ones otherwise; a run that has
-    begun goes on with the same alone. Of several processes the first makes them, and the others wait."""
+    begun is resumed with the same alone. Of several processes the first makes them, and the others wait."""
     file = Path(config.data)
     origin = {name: getattr(config, name) for name in ("data", "split", "system", "max_length", "model")}
     origin |= {"template": tokenizer.chat_template}

@@ -1,4 +1,4 @@
-"""The lean step is the step of ttcnet sft."""
+"""The runs of the small table are trained as ttcnet sft trains."""
 
 import json
 import math
@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from experiments.math_small.lean import Lean, micro_batches
+from experiments.math_small.training import fast, learner, micro_batches
 from tests.train.tiny import model, sums, tokenizer
 from ttcnet import adapter
 from ttcnet.reading import rows
@@ -40,8 +40,11 @@ def test_the_same_losses_and_the_same_weights(tmp_path, insert):
     torch.manual_seed(config.seed)
     if insert is not None:
         adapter.insert(net, adapter.TTCAdapterConfig.from_dict(config.adapter))
-    lean = Lean(net, prepare(rows(data), tokenizer()).kept, config, most=60)  # in several pieces
-    lean.train(1, news.append)
+    trained = learner(net, prepare(rows(data), tokenizer()).kept, config, most=60)  # in several pieces
+    with fast(net):
+        for _ in range(config.steps):
+            trained.advance()
+            news.append(trained.news())
     assert [line["loss"] for line in news] == pytest.approx([line["loss"] for line in log], abs=1e-5)
     assert [line["lr"] for line in news] == pytest.approx([line["lr"] for line in log], rel=1e-6)
     assert [line["tokens"] for line in news] == [line["tokens"] for line in log]
@@ -49,19 +52,6 @@ def test_the_same_losses_and_the_same_weights(tmp_path, insert):
     for name, parameter in net.named_parameters():
         assert (parameter - theirs[name]).abs().max() < 1e-5, name
         assert name not in start or (parameter - start[name]).abs().max() > 1e-3, name
-
-
-def test_every_row_comes_once_an_epoch_in_an_order_of_the_seed(tmp_path):
-    examples = prepare(rows(str(sums(tmp_path / "data.jsonl", 10))), tokenizer()).kept
-    config = FineTuning(model="m", data="d", out="o", adapter=None, batch=4, epochs=2)
-    lean = Lean(model(), examples, config)
-    assert lean.steps == 6
-    assert [len(batch) for batch in lean.order] == [4, 4, 2] * 2
-    for epoch in (lean.order[:3], lean.order[3:]):
-        assert sorted(place for batch in epoch for place in batch) == list(range(10))
-    assert lean.order[:3] != lean.order[3:]
-    other = FineTuning(model="m", data="d", out="o", adapter=None, batch=4, epochs=2, seed=1)
-    assert Lean(model(), examples, other).order != lean.order == Lean(model(), examples, config).order
 
 
 def test_micro_batches_waste_little():
@@ -96,7 +86,11 @@ def test_compiled_layers_train_alike(tmp_path):
         torch.manual_seed(0)
         net = adapter.insert(model(num_hidden_layers=4), adapter.TTCAdapterConfig.from_dict(ADAPTER))
         news = list[dict[str, float]]()
-        Lean(net, examples, config, compiled).train(2, news.append)
+        trained = learner(net, examples, config)
+        with fast(net, compiled):
+            for _ in range(3):
+                trained.advance(), trained.advance()
+                news.append(trained.news())
         losses.append([line["loss"] for line in news])
     assert losses[1] == pytest.approx(losses[0], abs=1e-5)
     assert all(math.isfinite(loss) for loss in losses[0])

@@ -1,0 +1,110 @@
+"""ttcnet sudoku train: imports happen inside, to keep --help instant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ttcnet.console import say, tell
+from ttcnet.errors import complaints
+from ttcnet.extras import require
+from ttcnet.options import Device, usable
+from ttcnet.tasks.sudoku.settings import ARCHITECTURES, TrainConfig
+
+if TYPE_CHECKING:
+    from ttcnet.train.run import Run
+
+Data = Annotated[Path, typer.Option(help="CSV of puzzle,solution, plain or gzip.")]
+
+
+def train(
+    data: Data,
+    out: Annotated[Path, typer.Option(help="Folder of the run. A run that is there already is resumed.")],
+    architecture: Annotated[str, typer.Option(help=", ".join(ARCHITECTURES))] = "ttc",
+    steps: Annotated[int, typer.Option(help="Batches to train on.")] = 20_000,
+    batch: Annotated[int, typer.Option(help="Boards in a batch.")] = 16,
+    lr: Annotated[float, typer.Option(help="Highest learning rate.")] = 5e-3,
+    final_lr: Annotated[float, typer.Option(help="Learning rate at the end.")] = 5e-4,
+    weight_decay: Annotated[float, typer.Option(help="AdamW's.")] = 0.1,
+    dropout: Annotated[float, typer.Option(help="Share of each branch to drop.")] = 0.0,
+    augmentation: Annotated[str, typer.Option(help="none, relabel, relabel+reveal or all+reveal.")] = "none",
+    ema: Annotated[float, typer.Option(help="Running average of the weights; 0 for none.")] = 0.999,
+    horizon: Annotated[int, typer.Option(help="Steps that TTC layers look ahead.")] = 4,
+    layers: Annotated[int, typer.Option(help="Blocks.")] = 32,
+    width: Annotated[int, typer.Option(help="Width of a cell.")] = 128,
+    heads: Annotated[int, typer.Option(help="Heads, of attention and of TTC.")] = 4,
+    ttc_heads: Annotated[int | None, typer.Option(help="Those of TTC, if not as many.")] = None,
+    loops: Annotated[int, typer.Option(help="Times that the blocks are applied.")] = 1,
+    interleave: Annotated[
+        str | None,
+        typer.Option(help="8:1 inserts a layer into the last of every 8 blocks, in every loop; 8:1 or fewer."),
+    ] = None,
+    supervision: Annotated[
+        str, typer.Option(help="A loss after every block, after every loop, or at the end.")
+    ] = "block",
+    context: Annotated[str, typer.Option(help="What TTC layers write their problems from: token or head.")] = "token",
+    zero_init: Annotated[bool, typer.Option("--zero-init", help="Inserted layers put out zero at first.")] = False,
+    inserted_lr: Annotated[float | None, typer.Option(help="--lr of inserted layers, if it is another.")] = None,
+    decay_bases: Annotated[bool, typer.Option(help="Weight decay on the bases of TTC layers too.")] = True,
+    mlp_width: Annotated[int | None, typer.Option(help="Inside the MLP of a block; 8/3 of the width.")] = None,
+    seed: Annotated[int, typer.Option(help="Of weights, batches and dropout.")] = 0,
+    save_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 1000,
+    minutes: Annotated[float | None, typer.Option(help="Save and stop after so many, to resume another time.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Train a model. Killed runs resume from their last checkpoint when the command is given again. On several GPUs:
+    accelerate launch -m ttcnet.cli sudoku train ..."""
+    from ttcnet.tasks.sudoku.data import read
+
+    with complaints():
+        config = TrainConfig(
+            architecture, steps, batch, lr, final_lr,
+            weight_decay=weight_decay, dropout=dropout, augmentation=augmentation, ema=ema, horizon=horizon,
+            layers=layers, width=width, heads=heads, seed=seed, ttc_heads=ttc_heads, loops=loops, interleave=interleave,
+            supervision=supervision, context=context, zero_init=zero_init, inserted_lr=inserted_lr,
+            decay_bases=decay_bases, mlp_width=mlp_width,
+        )  # fmt: skip
+        boards = read(data)
+        tell(f"{len(boards):,} boards. Loading torch ...")
+        require("transformers", "models", "ttcnet sudoku")
+        from contextlib import ExitStack
+
+        from ttcnet.processes import is_first_process, join_job, leave_job
+        from ttcnet.train import sudoku
+
+        place, done, first = join_job(usable(device)), 0, is_first_process()
+        with ExitStack() as opened:
+            writer: Any = None
+
+            def report(_: Run, trained: Any, news: dict[str, float]) -> None:
+                nonlocal done, writer
+                done = trained.step
+                if writer is None:  # not before the folder is ours
+                    writer = opened.enter_context(_tensorboard(out))
+                for name, value in news.items():
+                    writer.add_scalar(name, value, trained.step)
+
+            options = dict(every=10 if place == "cpu" else 100, save_every=save_every, minutes=minutes)
+            sudoku.train(config, boards, out, place, report=report, **options)  # type: ignore[arg-type]
+        leave_job()
+    if first and 0 < done < steps:
+        say(f"Stopped at step {done:,} of {steps:,}. Give the command again to resume.")
+    elif first:
+        again = f"ttcnet sudoku eval {out / 'model'} --data FILE"
+        say(f"Trained. The model is in {out / 'model'}; evaluate it with: {again}")
+
+
+def _tensorboard(folder: Path) -> Any:
+    """TensorBoard's writer, or one that writes nothing where it is not installed."""
+    from contextlib import nullcontext
+    from importlib.util import find_spec
+    from types import SimpleNamespace
+
+    if find_spec("tensorboard") is None:
+        say("Without TensorBoard, which pip install 'ttcnet[train]' brings; log.jsonl has the same.", err=True)
+        return nullcontext(SimpleNamespace(add_scalar=lambda *_: None))
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder / "tensorboard"))

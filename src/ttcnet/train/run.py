@@ -1,0 +1,253 @@
+"""A run: one folder with its lock, settings.json, log.jsonl, checkpoints and results.
+
+settings.json holds the settings, flat, and under "provenance" what made the run: command, commit, versions, machine.
+A checkpoint is one file, checkpoint-STEP.safetensors, whatever trained and however many processes did.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from ttcnet import tensor_file
+from ttcnet.console import tell
+from ttcnet.environment import circumstances
+from ttcnet.errors import fail, whole_number
+from ttcnet.locking import owned
+from ttcnet.processes import check_shared, is_first_process, wait_for_all
+from ttcnet.reading import check_fields, check_settings, read_json
+from ttcnet.writing import put, temporary, write_bytes, write_json
+
+SETTINGS, LOG, PROVENANCE = "settings.json", "log.jsonl", "provenance"
+OLDER_SETTINGS = "config.json"  # in results that were published before
+REMEDY = "Restore it, or choose another folder."
+FORMAT = 2  # of checkpoints; before there were folders checkpoint-STEP, and files checkpoint.safetensors
+
+
+class Checkpoint(NamedTuple):
+    """What was saved after a step, and where."""
+
+    path: Path
+    step: int
+    tensors: dict[str, Tensor]
+
+
+class Run:
+    """The folder of a run, from `with` to the end of its block. Other commands are kept out of it.
+
+    Args:
+        folder: is made if need be.
+        settings: fit for JSON. Once there is a checkpoint or a result, others are refused.
+        results: names in the folder of what the run makes at its end.
+        may_grow: settings that may be greater when the run is resumed, such as steps.
+        defaults: settings that older folders do not name.
+        free: settings that may change, and are not compared.
+        keep: checkpoints to keep, the last ones.
+        program: the command that settings.json names.
+        packages: others whose versions settings.json names.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, Any],
+        *,
+        results: Sequence[str],
+        may_grow: Sequence[str] = (),
+        defaults: Mapping[str, Any] | None = None,
+        free: Sequence[str] = (),
+        keep: int = 1,
+        program: str = "ttcnet",
+        packages: Sequence[str] = (),
+    ) -> None:
+        self.folder, self.settings = folder, json.loads(json.dumps(dict(settings)))
+        self.results, self.may_grow, self.free, self.keep = results, may_grow, free, keep
+        self.defaults = json.loads(json.dumps(dict(defaults or {})))
+        self._program, self._packages = program, packages
+        self._open = ExitStack()
+
+    def __enter__(self) -> Run:
+        if self.folder.exists() and not self.folder.is_dir():
+            fail("out", "must be a folder", f"{self.folder}, a file", "Choose another place.", code="not-a-folder")
+        with ExitStack() as opening:
+            opening.enter_context(owned(self.folder))
+            check_shared(self.folder)
+            self._refuse_older()
+            self._settle()
+            self._open = opening.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all its results are there."""
+        return all((self.folder / name).exists() for name in self.results)
+
+    @property
+    def begun(self) -> bool:
+        """Whether something was learned there."""
+        return bool(self.checkpoints()) or any((self.folder / name).exists() for name in self.results)
+
+    def _refuse_older(self) -> None:
+        older = [path for path in self.folder.glob("checkpoint-*") if path.is_dir()]
+        older += [path for path in [self.folder / "checkpoint.safetensors"] if path.exists()]
+        if older:
+            remedy = "Finish the run with the version that began it, or choose another folder."
+            fail("out", "must hold no checkpoint of an older version", older[0], remedy, code="damaged")
+
+    def check_settings(self) -> dict[str, Any]:
+        """Fail if a run was begun there with other settings. Those that have grown, as they were."""
+        then, grown = self._settings_before(), dict[str, Any]()
+        if then is None:
+            return grown
+        then = self.defaults | then
+        for name in self.may_grow:
+            before, now = then.get(name), self.settings.get(name)
+            if before != now and all(isinstance(number, int | float) for number in (before, now)):
+                then[name], grown[name] = now, before
+        then, now = ({k: v for k, v in each.items() if k not in self.free} for each in (then, self.settings))
+        check_settings(self.folder, then, now)
+        for name, before in grown.items():
+            if self.settings[name] < before:
+                rule, remedy = (
+                    f"must be those of the run in {self.folder}, {before}, or more",
+                    "A run cannot be shortened.",
+                )
+                fail(name, rule, self.settings[name], remedy, code="settings-changed")
+        return grown
+
+    def _settings_before(self) -> dict[str, Any] | None:
+        """Those of the run that was begun there, if any."""
+        if self.begun and (found := settings_of(self.folder)):
+            return found
+        if last := self.last_checkpoint():
+            return tensor_file.facts(last.path)["settings"]
+        return None
+
+    def _settle(self) -> None:
+        """Check the settings, and write them down if they are new."""
+        grown = self.check_settings()
+        for name, before in grown.items():
+            tell(
+                f"The run in {self.folder} was to end after {before:,} {name}, and is extended to "
+                f"{self.settings[name]:,}. From its last checkpoint on, the learning rate is that of a run of this "
+                "length."
+            )
+        if is_first_process() and (grown or not self.begun or not (self.folder / SETTINGS).exists()):
+            extended = self._noted().get("extended", []) if self.begun else []
+            others = {"extended": [*extended, grown]} if grown else {}
+            self._write_settings(others)
+
+    def _write_settings(self, others: dict[str, Any]) -> None:
+        write_json(self.folder / SETTINGS, self.settings | {PROVENANCE: self.provenance() | others})
+
+    def provenance(self) -> dict[str, Any]:
+        """Command, commit, versions and machine, of this process."""
+        return circumstances(*self._packages, program=self._program)
+
+    def note(self, **facts: Any) -> None:
+        """Add to the provenance of the run."""
+        if is_first_process():
+            write_json(self.folder / SETTINGS, self.settings | {PROVENANCE: self._noted() | facts})
+
+    def _noted(self) -> dict[str, Any]:
+        file = self.folder / SETTINGS
+        found = read_json(file, REMEDY).get(PROVENANCE, {}) if file.exists() else {}
+        check_fields(f"{file}: {PROVENANCE}", found, REMEDY)
+        return found
+
+    def checkpoints(self) -> list[Path]:
+        """The last one last."""
+        found = {}
+        for path in self.folder.glob("checkpoint-*.safetensors"):
+            if (step := whole_number(path.stem.removeprefix("checkpoint-"))) is not None:
+                found[step] = path
+        return [found[step] for step in sorted(found)]
+
+    def save(self, step: int, tensors: dict[str, Tensor]) -> None:
+        """A checkpoint. All processes have to call this; the first one has the tensors, and writes."""
+        if is_first_process():
+            facts = {"format": FORMAT, "step": step, "settings": self.settings}
+            tensor_file.save(self.folder / f"checkpoint-{step}.safetensors", tensors, facts)
+            for path in self.checkpoints()[: -self.keep]:
+                path.unlink()
+        wait_for_all()
+
+    def last_checkpoint(self) -> Checkpoint | None:
+        """The last one that is whole, and None if there are none at all. Those that are damaged are named."""
+        damage: Exception | None = None
+        for path in reversed(self.checkpoints()):
+            try:
+                tensors, facts = tensor_file.load(path)
+                check_fields(str(path), facts, "Delete it.", format=int, step=int, settings=dict)
+                if facts["format"] != FORMAT:
+                    rule = f"must be a checkpoint of format {FORMAT}"
+                    fail(str(path), rule, facts["format"], "Use the version of ttcnet that wrote it.", code="damaged")
+                return Checkpoint(path, facts["step"], tensors)
+            except (OSError, ValueError) as error:
+                damage = error
+                tell(f"{path} is damaged, and passed over. {error}")
+        if damage is not None:
+            remedy = "Put a whole one there, or delete all to start again from the beginning."
+            fail(str(self.folder), "must have a checkpoint that is whole", damage, remedy, code="damaged")
+        return None
+
+    def forget(self) -> None:
+        """Delete all checkpoints."""
+        for path in self.checkpoints():
+            path.unlink()
+
+    def cut_log(self, step: int) -> None:
+        """Drop what a killed run wrote after its last checkpoint, at `step`, and a line that it left half-written."""
+        log = self.folder / LOG
+        if not log.exists() or not is_first_process():
+            return
+        remedy = "Correct the line; or move the file away, and the run is resumed with a new one."
+        kept = []
+        for number, line in enumerate(log.read_bytes().splitlines(keepends=True), 1):
+            if line.endswith(b"\n"):
+                content = None
+                with suppress(ValueError, RecursionError):
+                    content = json.loads(line)
+                check_fields(f"{log} line {number}", content, remedy, step=int)
+                if content is not None and content["step"] <= step:
+                    kept.append(line)
+        write_bytes(log, b"".join(kept))
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """A line, from the first process alone."""
+        if is_first_process():
+            with (self.folder / LOG).open("a") as file:
+                file.write(json.dumps(dict(values)) + "\n")
+
+    @contextmanager
+    def result(self, name: str) -> Iterator[Path]:
+        """A new folder, which gets its name at the end of the block: it is there whole or not at all. All processes
+        may open it, and the first one fills it."""
+        path = self.folder / name
+        new = temporary(path)
+        try:
+            with tensor_file.writing(path):
+                yield new
+            if is_first_process():
+                put(new, path)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+
+
+def settings_of(folder: Path) -> dict[str, Any]:
+    """The settings of the run in a folder; none if it names none."""
+    for name in (SETTINGS, OLDER_SETTINGS):
+        if (folder / name).exists():
+            found = read_json(folder / name, REMEDY)
+            found.pop(PROVENANCE, None)
+            return found
+    return {}

@@ -1,0 +1,132 @@
+"""Training of Sudoku models: `ttcnet sudoku train`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ttcnet.errors import fail
+from ttcnet.models import TTCNetForCellClassification
+from ttcnet.nn.context import BASES
+from ttcnet.processes import count, is_first_process, rank
+from ttcnet.tasks.sudoku.data import Boards
+from ttcnet.tasks.sudoku.feed import Feed
+from ttcnet.tasks.sudoku.settings import TrainConfig
+from ttcnet.tensor_file import digest
+
+from . import loop
+from .learner import Learner
+from .run import Run
+from .schedule import parameter_groups, warm_up_and_cosine
+
+MODEL = "model"  # the result of a run
+
+
+class Sudoku:
+    """The task: boards, and the loss on their masked cells. In a distributed job every process has a share of each
+    batch."""
+
+    counts = 2  # right cells, masked cells
+
+    def __init__(self, config: TrainConfig, boards: Boards, device: torch.device | str = "cpu") -> None:
+        self.config, self.steps = config, config.steps
+        if config.batch % count():
+            remedy = "Pass a multiple, or start fewer processes."
+            fail("batch", f"must be a multiple of the {count()} processes", config.batch, remedy)
+        self.feed = Feed(boards, config.batch, config.seed, config.augmentation, device)
+
+    def rate(self, step: int) -> float:
+        config = self.config
+        return warm_up_and_cosine(step, config.steps, config.lr, config.final_lr, config.warm_up)
+
+    def begin(self, step: int) -> list[tuple[Tensor, ...]]:
+        puzzles, labels = self.feed.at(step)
+        if count() == 1:
+            return [(puzzles, labels)]
+        own = slice(rank(), None, count())
+        share = (labels[own] >= 0).sum() * count() / (labels >= 0).sum().clamp_min(1)
+        return [(puzzles[own], labels[own], share)]
+
+    def loss(self, model: nn.Module, puzzles: Tensor, labels: Tensor, share: Tensor | None = None) -> Any:
+        """The mean over masked cells; by a `share` of those of all processes the mean over processes is that too."""
+        output = model(puzzles, labels=labels)
+        masked = labels >= 0
+        right = ((output.logits.detach().argmax(-1) == labels) & masked).sum()
+        counted = torch.stack([right, masked.sum()]).float()
+        return output.loss if share is None else output.loss * share, counted
+
+    def news(self, step: int, steps: int, loss: float, counted: list[float]) -> dict[str, float]:
+        return {"loss": loss, "cells": counted[0] / max(counted[1], 1)}
+
+    def describe(self, news: dict[str, float]) -> str:
+        return f"{self.config.architecture}: loss {news['loss']:.3f}, {100 * news['cells']:.1f} % of cells"
+
+
+def learner(config: TrainConfig, boards: Boards, device: torch.device | str = "cpu") -> Learner:
+    """A new model that learns. On a GPU its blocks are compiled, and its steps are captured if there is one process."""
+    task, place = Sudoku(config, boards, device), torch.device(device)
+    torch.manual_seed(config.seed)
+    model = TTCNetForCellClassification(config.model()).train()
+    on_gpu = place.type == "cuda"
+    if on_gpu:
+        for block in model.model.layers:  # blocks of one kind share what is compiled
+            block.compile(dynamic=False)
+    inserted = [parameter for name, parameter in model.named_parameters() if ".inserted." in name]
+    share = 1.0 if config.inserted_lr is None or not config.lr else config.inserted_lr / config.lr
+    bases = () if config.decay_bases else BASES
+
+    def spared(name: str) -> bool:
+        return "embed" in name or name.rpartition(".")[2] in bases
+
+    groups = parameter_groups(model, config.weight_decay, spared=spared, apart=inserted, share=share)
+    options: dict[str, Any] = dict(seed=config.seed, clip=config.clip, ema=config.ema)
+    return Learner(task, model, groups, place, bf16=on_gpu, captured=on_gpu and count() == 1, **options)
+
+
+def run_of(config: TrainConfig, boards: Boards, out: Path, **options: Any) -> Run:
+    """Its folder. The settings name the boards, too, by a number: others are refused."""
+    named = digest({"puzzles": torch.from_numpy(boards.puzzles), "solutions": torch.from_numpy(boards.solutions)})
+    return Run(out, asdict(config) | {"boards": named}, **({"results": [MODEL]} | options))
+
+
+def train(
+    config: TrainConfig,
+    boards: Boards,
+    out: Path,
+    device: torch.device | str = "cpu",
+    *,
+    every: int = 100,
+    save_every: int = 1000,
+    minutes: float | None = None,
+    report: Callable[[Run, Any, dict[str, float]], None] | None = None,
+) -> TTCNetForCellClassification:
+    """Train, or resume where a killed run stopped: the result is the same. The folder gets settings.json, log.jsonl,
+    the last checkpoint, and model/ at the end. After `minutes` it saves and stops, to resume another time."""
+    with run_of(config, boards, out) as run:
+        trained = learner(config, boards, device)
+        options: dict[str, Any] = dict(every=every, save_every=save_every, listen_every=every)
+        finished = loop.train((run, trained), minutes=minutes, report=report, **options)
+        model = trained_model(trained)
+        if finished:
+            with run.result(MODEL) as folder:
+                if is_first_process():
+                    model.save_pretrained(folder)
+    return model
+
+
+def trained_model(trained: Learner) -> TTCNetForCellClassification:
+    """The model with the averaged weights, in evaluation mode; a copy."""
+    trained.finish_step()
+    model = TTCNetForCellClassification(trained.task.config.model())  # type: ignore[attr-defined]
+    nn.Module.to(model, trained.device)
+    model.load_state_dict(trained.model.state_dict())
+    if trained.average:
+        with torch.no_grad():
+            for parameter, x in zip(model.parameters(), trained.average, strict=True):
+                parameter.copy_(x)
+    return model.eval()

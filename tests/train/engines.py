@@ -1,0 +1,166 @@
+"""Everything that is trained by the one loop, as small as it can be: for tests that hold for all of it."""
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from tests.train.conftest import ADAPTER
+from tests.train.tiny import model, sums, tokenizer
+
+STEPS, SAVE_EVERY = 7, 3
+
+
+class Engine:
+    """A kind of run of 7 steps, with a line of the log for every second one, and a checkpoint for every third."""
+
+    keep = 1
+    changed: ClassVar = dict(seed=1)
+    without_dropout: ClassVar = {}  # so that several processes compute what one does
+
+    def go(self, out: Path, **changes) -> dict[str, torch.Tensor]:
+        """To the end; what was learned, and what else came out of it."""
+        raise NotImplementedError
+
+    @property
+    def trained(self):
+        """The class that takes the steps."""
+        from ttcnet.train.learner import Learner
+
+        return Learner
+
+
+class Sudoku(Engine):
+    results = ("model",)
+    without_dropout: ClassVar = dict(dropout=0.0)
+
+    def __init__(self, **changes):
+        self.changes = changes
+
+    def go(self, out, **changes):
+        from ttcnet.processes import join_job
+        from ttcnet.tasks.sudoku.settings import TrainConfig
+        from ttcnet.train.sudoku import train
+
+        sizes = dict(steps=STEPS, batch=4, layers=2, width=32, heads=2, dropout=0.1, augmentation="relabel+reveal")
+        config = replace(TrainConfig(**sizes), **self.changes | changes)
+        net = train(config, boards(), out, join_job("cpu"), every=2, save_every=SAVE_EVERY)
+        return {name: parameter.detach() for name, parameter in net.named_parameters()}
+
+
+@cache
+def boards():
+    from ttcnet.tasks.sudoku import generate
+
+    return generate(40, givens=(30, 34), seed=0)
+
+
+class FineTuning(Engine):
+    keep = 2
+    without_dropout: ClassVar = dict(adapter=ADAPTER, device_batch=2)
+
+    def __init__(self, **changes):
+        self.changes = changes
+        self.results = ("model",) if changes.get("train", "all") == "all" else ("adapter",)
+
+    def go(self, out, **changes):
+        from ttcnet.train.settings import settings
+        from ttcnet.train.sft import fine_tune
+
+        data = out.parent / "data.jsonl"
+        if not data.exists():
+            sums(data)
+        values = dict(model="tiny", data=str(data), out=str(out), adapter=ADAPTER | {"dropout": 0.1}, steps=STEPS)
+        values |= dict(batch=8, device_batch=4, lr=3e-3, inserted_lr=1e-2, bf16=False, save_every=SAVE_EVERY)
+        values |= dict(log_every=2, check_pointing=False)
+        trained = fine_tune(settings(values | self.changes | changes), model(), tokenizer())
+        return {name: parameter.detach().clone() for name, parameter in trained.named_parameters()}
+
+
+class SmallTable(FineTuning):
+    """As experiments/math_small trains: the task of fine-tuning, with other pieces."""
+
+    results = ("done",)
+
+    def __init__(self):
+        super().__init__()
+        self.results, self.keep = ("done",), 1
+
+    def go(self, out, **changes):
+        from experiments.math_small.training import fast, learner
+        from ttcnet import adapter
+        from ttcnet.reading import rows
+        from ttcnet.train.examples import prepare
+        from ttcnet.train.loop import train
+        from ttcnet.train.run import Run
+        from ttcnet.train.settings import settings
+
+        data = out.parent / "data.jsonl"
+        if not data.exists():
+            sums(data)
+        values = dict(model="tiny", data="d", out="o", adapter=ADAPTER, steps=STEPS, batch=8, lr=3e-3, bf16=False)
+        config = settings(values | changes)
+        torch.manual_seed(config.seed)
+        net = adapter.insert(model(), adapter.TTCAdapterConfig.from_dict(ADAPTER))
+        examples = prepare(rows(str(data)), tokenizer()).kept
+        with Run(out, config.to_dict(), results=self.results) as run, fast(net):
+            train((run, learner(net, examples, config, most=60)), every=2, save_every=SAVE_EVERY)
+        return {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
+
+
+class Diagnostic(Engine):
+    """Of experiments/lqr_in_a_token, and of experiments/where_planning_pays."""
+
+    results = ("metrics.json",)
+    changed: ClassVar = dict(batch=48)
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    @property
+    def trained(self):
+        from experiments.lqr_in_a_token.training import Stack
+        from experiments.where_planning_pays.imitation import Imitation
+
+        return {"token": Stack, "imitation": Imitation}[self.kind]
+
+    def go(self, out, **changes):
+        from experiments.lqr_in_a_token.training import Settings, carry_out
+        from experiments.where_planning_pays.imitation import Demonstrations
+
+        sizes = dict(steps=STEPS, seeds=2, rates=(1e-2, 3e-2), width=16, heads=2, state_size=4, rank=2) | changes
+        if self.kind == "token":
+            settings = Settings("diagonal", "ttc", **dict(batch=16, pool=64, judged=32) | sizes)
+        else:
+            settings = Demonstrations("dense", "ttc", **dict(batch=16, pool=64, judged=8, episodes=4) | sizes)
+        found = {}
+
+        def results(stack):
+            found.update(stack.state())
+            return {"weights": float(stack.flat.double().sum())}
+
+        metrics = carry_out("name", settings, out, self.trained, results, "cpu", 2, SAVE_EVERY)
+        return found or metrics
+
+
+ENGINES = {
+    "sudoku": Sudoku(),
+    "sudoku in loops": Sudoku(
+        layers=1, loops=4, interleave="2:1", supervision="loop", zero_init=True, inserted_lr=1e-3
+    ),
+    "fine-tuning": FineTuning(),
+    "fine-tuning of inserted layers": FineTuning(train="inserted"),
+    "fine-tuning by LoRA": FineTuning(train="lora"),
+    "small table": SmallTable(),
+    "LQR in a token": Diagnostic("token"),
+    "imitation": Diagnostic("imitation"),
+}
+
+
+def log_of(out: Path) -> list[dict]:
+    """Without what depends on the time of day."""
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]

@@ -1,0 +1,202 @@
+"""Training of Sudoku models; test_runs.py has what holds for all runs."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.train.engines import boards as some_boards
+from ttcnet import tensor_file
+from ttcnet.models import TTCNetForCellClassification
+from ttcnet.tasks.sudoku.settings import ARCHITECTURES, TrainConfig
+from ttcnet.train.sudoku import learner, train, trained_model
+
+TINY = TrainConfig(steps=6, batch=4, layers=2, width=32, heads=2, dropout=0.1, augmentation="relabel+reveal")
+LOOPED = replace(TINY, layers=1, loops=4, interleave="2:1", supervision="loop", zero_init=True, inserted_lr=1e-3)
+
+
+class KilledError(Exception):
+    """Ends a run from within, as a signal would."""
+
+
+@pytest.fixture(scope="module")
+def boards():
+    return some_boards()
+
+
+def weights(model):
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def test_a_run_in_pieces_ends_at_the_same_weights(boards, tmp_path):
+    whole = train(LOOPED, boards, tmp_path / "whole", every=2)
+    for steps in (2, 4):
+        train(LOOPED, boards, tmp_path / "pieces", every=2, minutes=0)
+        assert [path.name for path in (tmp_path / "pieces").glob("checkpoint-*")] == [f"checkpoint-{steps}.safetensors"]
+        assert not (tmp_path / "pieces" / "model").exists()
+    again = train(LOOPED, boards, tmp_path / "pieces", every=2, minutes=0)
+    for name, value in weights(whole).items():
+        assert torch.equal(value, weights(again)[name]), name
+    logs = [(tmp_path / name / "log.jsonl").read_text() for name in ("whole", "pieces")]
+    assert logs[0] == logs[1]
+    assert (tmp_path / "pieces" / "model" / "config.json").exists()
+
+
+def test_what_is_inserted_may_learn_at_a_rate_of_its_own(boards):
+    trainer = learner(replace(LOOPED, lr=4e-3, inserted_lr=1e-3, decay_bases=False), boards)
+    names = {parameter: name for name, parameter in trainer.model.named_parameters()}
+    trainer.advance()
+    for group in trainer.optimizer.param_groups:
+        for parameter in group["params"]:
+            name = names.pop(parameter)
+            share = 0.25 if ".inserted." in name else 1
+            assert group["lr"] == pytest.approx(share * 4e-3), name  # after one step of warm up out of one
+            if "bases" in name:
+                assert group["weight_decay"] == 0, name
+    assert not names
+    (decayed,) = (
+        group["weight_decay"]
+        for group in learner(LOOPED, boards).optimizer.param_groups
+        if any(parameter.shape == (16, 16, 16) for parameter in group["params"])
+    )
+    assert decayed == LOOPED.weight_decay
+
+
+def test_heads_of_ttc_may_be_others(boards, tmp_path):
+    trained = train(replace(TINY, steps=1, ttc_heads=3), boards, tmp_path)
+    assert (trained.config.num_attention_heads, trained.config.ttc_heads) == (2, 3)
+    with pytest.raises(ValueError, match=r"'ttc_heads': \(3, None\)"):
+        train(replace(TINY, steps=1), boards, tmp_path)
+
+
+def test_resuming_on_other_boards_is_refused(boards, tmp_path):
+    train(replace(TINY, steps=2), boards, tmp_path)
+    with pytest.raises(ValueError, match=r"settings must be those of the run .*'boards': \('\w+', '\w+'\)"):
+        train(replace(TINY, steps=2), boards[1:], tmp_path)
+
+
+def test_a_run_that_diverges_stops_and_keeps_its_last_checkpoint(boards, tmp_path):
+    def spoil(_, trainer, __):
+        if trainer.step == 4:
+            torch.nn.init.constant_(trainer.model.classifier.weight, float("nan"))
+
+    with pytest.raises(ValueError, match=r"loss must be a finite number; got nan at step 5"):
+        train(TINY, boards, tmp_path, every=1, save_every=3, report=spoil)
+    kept, facts = tensor_file.load(tmp_path / "checkpoint-3.safetensors")
+    assert facts["step"] == 3
+    assert all(value.isfinite().all() for value in kept.values() if value.is_floating_point())
+
+
+def test_a_file_in_place_of_the_folder(boards, tmp_path):
+    (tmp_path / "run").write_text("mine")
+    with pytest.raises(NotADirectoryError, match=r"out must be a folder; got .*run, a file"):
+        train(TINY, boards, tmp_path / "run")
+
+
+QUICK = ("ttc", "transformer")  # the others' mixers learn in test_mixers too
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ARCHITECTURES],
+)
+def test_every_architecture_learns(architecture, boards):
+    learn(TrainConfig(architecture, steps=60, batch=8, layers=2, width=32, heads=2, lr=3e-3, ema=0), boards)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_architecture_learns_in_loops(architecture, boards):
+    sizes = dict(layers=1, loops=4, width=32, heads=2)
+    learn(TrainConfig(architecture, steps=90, batch=8, lr=3e-3, ema=0, supervision="loop", **sizes), boards)
+
+
+def learn(config, boards):
+    trainer = learner(config, boards)
+    losses = []
+    for _ in range(3):
+        for _ in range(config.steps // 3):
+            trainer.advance()
+        losses.append(trainer.news()["loss"])
+    assert losses[-1] < losses[0] - 0.05, losses
+
+
+def test_the_average_is_what_is_handed_out(boards):
+    trainer = learner(replace(TINY, ema=0.5), boards)
+    expected = weights(trainer.model)
+    for _ in range(3):
+        trainer.advance()
+        expected = {name: torch.lerp(expected[name], value, 0.5) for name, value in weights(trainer.model).items()}
+    for name, value in weights(trained_model(trainer)).items():
+        assert torch.allclose(value, expected[name], atol=1e-6), name
+
+
+TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]  # as `accelerate launch` starts them
+DYING = """
+import os
+from ttcnet.cli import app
+from ttcnet.train.learner import Learner
+advance = Learner.advance
+Learner.advance = lambda trainer: os._exit(9) if trainer.step == 6 else advance(trainer)
+app()
+"""
+
+
+def launched(start, out, *options):
+    """Whether `ttcnet sudoku train`, or what stands for it, got to the end."""
+    sizes = ["--steps", "8", "--layers", "2", "--width", "32", "--heads", "2", "--batch", "4", "--lr", "1e-3"]
+    data = ["--data", str(out.parent / "boards.csv"), "--device", "cpu", "--augmentation", "relabel+reveal"]
+    command = [sys.executable, *start, "sudoku", "train", *sizes, *data, *options, "--out", str(out)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, timeout=90).returncode == 0
+
+
+def ended_at(out):
+    return weights(TTCNetForCellClassification.from_pretrained(out / "model"))
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(boards, tmp_path):
+    boards.write(tmp_path / "boards.csv")
+    assert launched(["-m", "ttcnet.cli"], tmp_path / "one")
+    assert launched([*TWO, "-m", "ttcnet.cli"], tmp_path / "two")
+    two = ended_at(tmp_path / "two")
+    for name, value in ended_at(tmp_path / "one").items():
+        assert torch.allclose(value, two[name], atol=1e-5), name
+
+
+@pytest.mark.slow
+def test_two_processes_that_were_killed_end_at_the_same_weights(boards, tmp_path):
+    """With dropout, for which each has random numbers of its own."""
+    boards.write(tmp_path / "boards.csv")
+    (tmp_path / "dying.py").write_text(DYING)
+    options = ["--dropout", "0.2", "--save-every", "4"]
+    assert launched([*TWO, "-m", "ttcnet.cli"], tmp_path / "whole", *options)
+    assert not launched([*TWO, str(tmp_path / "dying.py")], tmp_path / "killed", *options)
+    assert (tmp_path / "killed" / "checkpoint-4.safetensors").exists()
+    assert launched([*TWO, "-m", "ttcnet.cli"], tmp_path / "killed", *options)
+    again = ended_at(tmp_path / "killed")
+    for name, value in ended_at(tmp_path / "whole").items():
+        assert torch.equal(value, again[name]), name
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler, to itself
+@pytest.mark.parametrize("config", [TINY, LOOPED], ids=["tall", "looped"])
+def test_on_a_gpu_a_captured_step_is_the_step(config, boards, tmp_path):
+    """A killed and resumed run ends at the same weights there too, and near those of the CPU."""
+    config = replace(config, dropout=0.0, steps=8)
+    whole = train(config, boards, tmp_path / "whole", "cuda", every=4, save_every=4)
+
+    def kill(_, trainer, __):
+        if trainer.step == 8:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        train(config, boards, tmp_path / "killed", "cuda", every=4, save_every=4, report=kill)
+    again = train(config, boards, tmp_path / "killed", "cuda", every=4, save_every=4)
+    for name, value in weights(whole).items():
+        assert torch.equal(value, weights(again)[name]), name

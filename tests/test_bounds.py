@@ -157,8 +157,8 @@ def test_work_in_pieces_is_the_same_to_the_bit(monkeypatch, request, threads):
 
     whole = everything()
     begun = []
-    in_pieces = fused_cpu._in_pieces
-    monkeypatch.setattr(fused_cpu, "_in_pieces", lambda *given: (begun.append(given[1]), in_pieces(*given)))
+    in_pieces = fused_cpu.in_pieces
+    monkeypatch.setattr(fused_cpu, "in_pieces", lambda *given: (begun.append(given[1]), in_pieces(*given)))
     monkeypatch.setattr(fused_cpu, "PIECE", 9 * 118 * 128)
     for one, other in zip(whole, everything(), strict=True):
         assert torch.equal(one, other)
@@ -170,7 +170,7 @@ def test_what_goes_wrong_in_a_piece_is_told():
         raise ZeroDivisionError(first)
 
     with pytest.raises(ZeroDivisionError):
-        fused_cpu._in_pieces(compute, [(0, 1), (1, 2)], 2)
+        fused_cpu.in_pieces(compute, [(0, 1), (1, 2)], 2)
 
 
 WAIT = """

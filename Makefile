@@ -1,7 +1,4 @@
-# make demo   set everything up and watch Sudoku puzzles being solved
-# make test   set everything up and run all checks: lint, types, tests
-# make docs   set everything up and build the documentation into site/
-# make test-machines   run what computes as other machines would: other CPUs, other numbers of threads (about half an hour)
+# `make` lists what there is. Everything runs in .venv, which is made and filled the first time.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -11,51 +8,62 @@ PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-versio
 # packages come without bytecode, to install faster; without this every process would compile what it imports anew
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-machines lint types format docs notebooks tables bench bench-gpu clean
+.PHONY: help demo test test-fast test-machines lint types format docs notebooks tables bench bench-gpu lock clean
 
-demo: $(VENV)/demo.installed
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/demo.installed ## watch Sudoku puzzles being solved
 	$(BIN)/ttcnet sudoku demo
 
-test: lint types
+test: lint types ## all checks: lint, format, types, tests; what CI runs
 	$(BIN)/python -m pytest -n 2
 
-test-machines: $(VENV)/test.installed
+test-fast: $(VENV)/test.installed ## the inner loop: the tests of the library that take little time
+	$(BIN)/python -m pytest -n 2 --fast
+
+test-machines: $(VENV)/test.installed ## the tests as other CPUs and numbers of threads would run them (half an hour)
 	$(BIN)/python -m tests.machines
 
-lint: $(VENV)/test.installed
+lint: $(VENV)/test.installed ## ruff: lint and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/test.installed
+types: $(VENV)/test.installed ## mypy
 	$(BIN)/mypy
 
-format: $(VENV)/test.installed
+format: $(VENV)/test.installed ## mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/test.installed
+docs: $(VENV)/test.installed ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
-	@echo "Open site/index.html."
+	@echo "Read it with: python3 -m http.server --directory site. Without a server, open site/index.html; search needs one."
 
-# run the notebooks and keep what they show
-notebooks: $(VENV)/test.installed
+notebooks: $(VENV)/test.installed ## run the notebooks and keep what they show
 	$(PIP) --editable '.[notebooks]'
 	$(BIN)/python notebooks/run.py
 
-# write the tables of README.md and docs/ from the files of results
-tables: $(VENV)/test.installed
+tables: $(VENV)/test.installed ## write the tables of README.md and docs/ from the files of results
 	$(BIN)/python -m docs.tables
 
-bench: $(VENV)/test.installed
+bench: $(VENV)/test.installed ## measure on the CPU and publish
 	$(BIN)/ttcnet bench lqr --out benchmarks/results/lqr-cpu.csv
 	$(BIN)/python -m docs.tables
 
-bench-gpu: $(VENV)/test.installed
+bench-gpu: $(VENV)/test.installed ## measure on a GPU and publish
 	$(BIN)/ttcnet bench lqr --device cuda --sweep all --limit 12 --out benchmarks/results/lqr-gpu.csv
 	$(BIN)/python -m benchmarks figure
 	$(BIN)/python -m docs.tables
 
-clean:
+lock: $(VENV)/test.installed ## lock the newest versions: uv.lock, and constraints.txt from it
+	$(PIP) uv
+	$(BIN)/uv lock --upgrade --default-index https://pypi.org/simple
+	head -n 2 constraints.txt > constraints.new
+	$(BIN)/uv export --frozen --all-extras --no-hashes --no-emit-project --no-annotate --no-header >> constraints.new
+	mv constraints.new constraints.txt
+
+clean: ## remove the environment and what commands wrote
 	rm -rf $(VENV) demo bench site
 
 $(BIN)/python:

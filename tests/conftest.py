@@ -1,6 +1,7 @@
-"""Settings for all tests."""
+"""Settings for all tests, and which of them `make test-fast` leaves out."""
 
 import os
+from pathlib import Path
 
 import hypothesis
 import torch
@@ -11,3 +12,21 @@ if "OMP_NUM_THREADS" not in os.environ:
 
 hypothesis.settings.register_profile("default", deadline=None, derandomize=True, max_examples=40)
 hypothesis.settings.load_profile("default")
+
+TESTS = Path(__file__).parent
+# what trains, compiles, starts programs or builds pages; CONTRIBUTING.md says so too
+LONG = (
+    "adapter/test_generation.py", "adapter/test_insertion.py", "adapter/test_trainers.py", "bench", "cli",
+    "data/test_run.py", "docs", "evaluate", "experiments", "fuzz", "lqr/test_digits.py", "lqr/test_gradients.py",
+    "lqr/test_kernels.py", "lqr/test_symplectic_kernels.py", "train", "trust",
+)  # fmt: skip
+
+
+def pytest_addoption(parser):
+    parser.addoption("--fast", action="store_true", help="leave out tests that take long, as make test-fast does")
+
+
+def pytest_ignore_collect(collection_path, config):
+    if config.getoption("--fast") and collection_path.is_relative_to(TESTS):
+        return str(collection_path.relative_to(TESTS)) in LONG or None
+    return None

@@ -71,7 +71,7 @@ def test_planning_is_compiled_all_the_same(trouble, monkeypatch, caplog):
 @pytest.mark.parametrize("trouble", [no_folder, full_disk, unreadable])
 def test_sudoku_too(trouble, monkeypatch, caplog):
     reason = trouble(monkeypatch)
-    assert loops("ttcnet.tasks.sudoku.loops")._digit(np.int64(4)) == 3
+    assert loops("ttcnet.tasks.sudoku.solver_loops")._digit(np.int64(4)) == 3
     assert caplog.text.count(f"what is compiled here cannot be kept ({reason})") == 1
 
 

@@ -2,11 +2,10 @@
 
 import ast
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
+import tomllib
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -14,11 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 import ttcnet
+from tests.conftest import LONG, TESTS
 from ttcnet.cli import app
 from ttcnet.extras import require
 
 SOURCE = Path(ttcnet.__file__).parent
 ROOT = SOURCE.parents[1]
+LOCK = ROOT / "uv.lock"
 # imports may point to the same row or to an earlier one
 ROWS = [
     {
@@ -162,16 +163,6 @@ def test_env_tells_versions_machine_and_backends():
     assert report["plan backends"]["reference"] == "can run"
 
 
-def test_bench_needs_no_checkout(tmp_path):
-    """The package alone, in another folder, as an installed one is."""
-    shutil.copytree(SOURCE, tmp_path / "site" / "ttcnet", ignore=shutil.ignore_patterns("__pycache__"))
-    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
-    call = [sys.executable, "-m", "ttcnet", "bench", "lqr", "--shape", "1x2", "--provider", "plan", "--seconds", "0"]
-    result = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert "plan" in (tmp_path / "bench" / "lqr.csv").read_text()
-
-
 def test_nothing_installed_names_a_file_that_is_not():
     folders = ("benchmarks", "docs", "examples", "experiments", "notebooks", "tests")
     assert all((ROOT / folder).is_dir() for folder in folders)
@@ -185,3 +176,21 @@ def test_a_missing_package_is_answered_with_its_extra():
     with pytest.raises(ImportError, match=r"Drawing needs the package nosuchthing.*pip install 'ttcnet\[plot\]'"):
         require("nosuchthing.sub", "plot", "Drawing")
     assert require("json", "plot", "Drawing") is json
+
+
+def test_what_the_fast_tests_leave_out_is_there():
+    assert [name for name in LONG if not (TESTS / name).exists()] == []
+
+
+def test_the_constraints_are_those_of_the_lock():
+    """pip installs what uv has locked."""
+    packages = [package for package in tomllib.loads(LOCK.read_text())["package"] if package["name"] != "ttcnet"]
+    locked = {(package["name"], package["version"]) for package in packages}
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert {tuple(line.split(" ;")[0].split("==")) for line in lines} <= locked
+    assert {name for name, _ in locked} == {line.split("==")[0] for line in lines}
+
+
+def test_the_lock_names_public_places_alone():
+    hosts = set(re.findall(r"(?:https?|file)://[^/\"]*", LOCK.read_text()))
+    assert hosts == {"https://pypi.org", "https://files.pythonhosted.org"}

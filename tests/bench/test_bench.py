@@ -2,13 +2,19 @@
 
 import csv
 import math
+import os
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
+import ttcnet
 from benchmarks.__main__ import app as published
 from benchmarks.tables import decoding, speed_table
 from ttcnet import options
@@ -48,6 +54,18 @@ def test_a_run_writes_one_line_a_measurement(tmp_path):
         assert row["version_torch"]
         assert row["cpu"]
     assert list(out.parent.iterdir()) == [out]
+
+
+def test_bench_needs_no_checkout(tmp_path):
+    """The package alone, in another folder, as an installed one is."""
+    shutil.copytree(
+        Path(ttcnet.__file__).parent, tmp_path / "site" / "ttcnet", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    call = [sys.executable, "-m", "ttcnet", "bench", "lqr", "--shape", "1x2", "--provider", "plan", "--seconds", "0"]
+    result = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "plan" in (tmp_path / "bench" / "lqr.csv").read_text()
 
 
 @pytest.mark.parametrize("provider", ["kkt", "symplectic"])

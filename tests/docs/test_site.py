@@ -1,6 +1,7 @@
 """The documentation site builds without a warning and needs nothing from elsewhere; the reference is complete."""
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -29,6 +30,9 @@ def test_the_site_builds_strictly(tmp_path):
         for address in re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(https?:[^"]+)', path.read_text())
     ]
     assert fetched == []
+    assert "md-search__input" in (tmp_path / "index.html").read_text()
+    found = json.loads((tmp_path / "search" / "search_index.json").read_text())["docs"]
+    assert any(entry["location"].startswith("lqr.html") and "riccati" in entry["text"].lower() for entry in found)
 
 
 def public():

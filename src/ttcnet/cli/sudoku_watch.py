@@ -117,7 +117,7 @@ def play(
     """Serve a local page: choose or type a puzzle, watch it settle or being solved, drag loops and horizon."""
     with complaints():
         net = load(model, device)
-        from ttcnet.tasks.sudoku.server import serve
+        from ttcnet.tasks.sudoku.page_server import serve
 
         server = serve(net, port)
     say(f"Open http://127.0.0.1:{server.server_port} in a browser. Ctrl-C ends.")

@@ -16,15 +16,15 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-import ttcnet.tasks.sudoku.answers
-import ttcnet.tasks.sudoku.server
+import ttcnet.tasks.sudoku.page_answers
+import ttcnet.tasks.sudoku.page_server
 from ttcnet.cli import app
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.nn import TTCLayer
 from ttcnet.tasks.sudoku import generate, parse
-from ttcnet.tasks.sudoku.answers import answer
 from ttcnet.tasks.sudoku.decode import probabilities
-from ttcnet.tasks.sudoku.server import serve
+from ttcnet.tasks.sudoku.page_answers import answer
+from ttcnet.tasks.sudoku.page_server import serve
 from ttcnet.tasks.sudoku.session import Move, moves, plan_values, settling
 from ttcnet.tasks.sudoku.settings import TrainConfig
 from ttcnet.tasks.sudoku.solver import verdict
@@ -162,7 +162,7 @@ def test_a_page_that_leaves_is_no_fault(model, monkeypatch, capfd):
         assert left.wait(20)
         return {"moves": ["much"] * 10**6}
 
-    monkeypatch.setattr(ttcnet.tasks.sudoku.server, "answer", slow)
+    monkeypatch.setattr(ttcnet.tasks.sudoku.page_server, "answer", slow)
     server = serve(model, port=0)
     server.daemon_threads = False  # server_close waits for the answer
     thread = threading.Thread(target=server.serve_forever)
@@ -241,7 +241,7 @@ def test_what_nobody_waits_for_is_not_computed(model, monkeypatch):
             time.sleep(0.01)
             yield Move(0, 1, 1.0)
 
-    monkeypatch.setattr(ttcnet.tasks.sudoku.answers, "moves", endless)
+    monkeypatch.setattr(ttcnet.tasks.sudoku.page_answers, "moves", endless)
     server = serve(model, port=0)
     server.daemon_threads = False  # server_close waits for the answer
     thread = threading.Thread(target=server.serve_forever)
@@ -292,7 +292,7 @@ def test_a_person_at_the_page(address, tmp_path, monkeypatch):
             asked.append((path, question["puzzle"][0], question["horizon"][0]))
         return answer(path, model, question, wanted)
 
-    monkeypatch.setattr(ttcnet.tasks.sudoku.server, "answer", noted)
+    monkeypatch.setattr(ttcnet.tasks.sudoku.page_server, "answer", noted)
     text, given = "message.textContent", "cells.filter(cell => cell.className == 'given').length"
     with browser(tmp_path) as page:
         page.open(address)

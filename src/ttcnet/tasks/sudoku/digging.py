@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .loops import FULL, Array, Integer, kernel, random_below, search, start
+from .solver_loops import FULL, Array, Integer, kernel, random_below, search, start
 
 
 @kernel

@@ -1,6 +1,6 @@
 """An exact solver: all solutions of a puzzle, or as many as are asked for. And how hard one is.
 
-The search itself is in loops.py, the guesses are counted in hard.py.
+The search itself is in solver_loops.py, the guesses are counted in hard.py.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _solve(puzzle: NDArray[np.uint8], limit: int, found: NDArray[np.uint8]) -> i
         fail("limit", "must be an integer", repr(limit), "Pass how many solutions to look for.", "type")
     if limit < 1:
         fail("limit", "must be 1 or more", limit, "Pass how many solutions to look for.", "too-small")
-    return int(compiled("loops").solve(puzzle, int(limit), found))
+    return int(compiled("solver_loops").solve(puzzle, int(limit), found))
 
 
 @cache
@@ -91,7 +91,7 @@ def compiled(name: str) -> ModuleType:
     from numba.core import event
 
     what, seconds = {
-        "loops": ("the Sudoku solver", 3),
+        "solver_loops": ("the Sudoku solver", 3),
         "digging": ("the Sudoku generator", 4),
         "hard": ("the search for hard Sudoku boards", 8),
     }[name]
@@ -111,7 +111,7 @@ def compiled(name: str) -> ModuleType:
     module = import_module(f".{name}", __package__)
     none, one, zero = np.empty((0, 81), np.uint8), np.empty((1, 81), np.uint8), np.int64(0)
     with event.install_listener("numba:compile", Notice()):
-        if name == "loops":
+        if name == "solver_loops":
             module.solve(np.zeros(81, np.uint8), 1, none)
         elif name == "digging":
             module.generate(0, np.uint64(0), 30, 30, 1, none, none)

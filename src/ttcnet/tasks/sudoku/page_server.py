@@ -20,7 +20,7 @@ from urllib.parse import parse_qs
 
 from ttcnet.errors import fail
 
-from .answers import ANSWERS, AbandonedError, answer
+from .page_answers import ANSWERS, AbandonedError, answer
 
 if TYPE_CHECKING:
     from ttcnet.models import TTCNetForCellClassification

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .console import tell
+from .terminal.console import tell
 
 
 def avoid_cudnn() -> None:

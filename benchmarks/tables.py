@@ -1,4 +1,5 @@
-"""Tables of speed for people: one of the VIEWS, layer-gpu, decode-gpu, or else results/NAME.csv as it is."""
+"""Tables of speed for people: one of the VIEWS, layer-gpu, decode-gpu, speed-summary, or else results/NAME.csv as it
+is."""
 
 from __future__ import annotations
 
@@ -10,6 +11,15 @@ from typing import NamedTuple
 from ttcnet.bench.results import Row, read, sweep_of
 
 DECODING = {0: 47.16, 8: 45.77, 16: 44.61, 64: 41.43, 128: 36.18}  # tokens a second, 8B, by horizon; 0 is without TTC
+SUMMARY = [  # file, what it was measured on, problems, horizon
+    ("lqr-gpu.csv", "H200", "65536", "8"),
+    ("lqr-gpu.csv", "H200", "65536", "64"),
+    ("lqr-cpu.csv", "2 CPU cores", "1024", "32"),
+]
+SUMMARISED = {
+    "plan": "`plan`", "symplectic": "the paper's iteration", "autograd-riccati": "Riccati by autograd",
+    "mpc.pytorch": "mpc.pytorch",
+}  # fmt: skip
 KINDS = {"eager": False, "compiled": True}
 
 
@@ -30,6 +40,8 @@ def speed_table(name: str, results: Path) -> str:
         return training_steps(read(results / "layer-gpu.csv"))
     if name == "decode-gpu":
         return decoding(read(results / "decode-gpu.csv"))
+    if name == "speed-summary":
+        return summary(results)
     if name not in VIEWS:
         return plain(read(results / f"{name}.csv"))
     view = VIEWS[name]
@@ -54,6 +66,24 @@ def training_steps(rows: list[Row]) -> str:
         f"{row['length']} tokens, bfloat16: median time of forward, backward and AdamW. {row['gpu']}; torch "
         f"{row['version_torch']}, commit {row['commit']}, {row['date']}. Command: `{command}`.\n"
     )
+
+
+def summary(results: Path) -> str:
+    """A few shapes of two files: the time of both passes, and the worst error of a gradient."""
+    lines = [f"| | {' | '.join(SUMMARISED.values())} |", "|---|" + "--:|" * len(SUMMARISED)]
+    commits = []
+    for file, device, problems, horizon in SUMMARY:
+        rows = [row for row in read(results / file) if (row["problems"], row["horizon"]) == (problems, horizon)]
+        found = {row["provider"]: row for row in rows if row["status"] == "ok"}
+        cells = [_both_passes(found[name]) if name in found else "" for name in SUMMARISED]
+        lines.append(f"| {device}, {int(problems):,} problems, T = {horizon} | {' | '.join(cells)} |")
+        commits.append(rows[0]["commit"])
+    legend = "Median time of both passes; in brackets the worst relative error of a gradient against float64"
+    return "\n".join(lines) + f"\n\n{legend}. Commits {', '.join(dict.fromkeys(commits))}.\n"
+
+
+def _both_passes(row: Row) -> str:
+    return f"{_time(row['median_ms'])} ({float(row['error_worst_gradient']):.0e})"
 
 
 def decoding(rows: list[Row]) -> str:

@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 import torch
 
+from tests.raising import raises
 from ttcnet import bounds
 from ttcnet.adapter import TTCAdapterConfig
 from ttcnet.lqr import ModulatedLQR, plan
@@ -18,8 +19,6 @@ from ttcnet.lqr.kernels import fused_cpu
 from ttcnet.models import TTCNetConfig, TTCNetForCausalLM
 from ttcnet.nn import Fixed, PoissonLogNormal, TTCLayer, Uniform, mixers, plans
 from ttcnet.testing.regimes import draw
-
-TOO_FAR = "must be 65536 or less; got {}. Plan fewer steps, or raise the bound: set .* TTCNET_MAX_HORIZON"
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def layer():
 
 @pytest.mark.parametrize("steps", [65_537, 10**12, 10**5000], ids=["a little", "far", "very far"])
 def test_horizons_beyond_the_bound(family, layer, steps):
-    message = "horizon " + TOO_FAR.format(steps if steps < 10**30 else "a number of .* bits")
+    value = str(steps) if steps < 10**30 else "a number of .* bits"
     for ask in (
         lambda: plan(family, steps),
         lambda: family.unroll(steps),
@@ -45,63 +44,63 @@ def test_horizons_beyond_the_bound(family, layer, steps):
         lambda: TTCAdapterConfig(horizon=steps),
         lambda: Fixed(steps),
     ):
-        with pytest.raises(ValueError, match=message):
+        with raises("too-large", "horizon", value):
             ask()
     for ask in (lambda: PoissonLogNormal(max=steps), lambda: Uniform(1, steps)):
-        with pytest.raises(ValueError, match="max " + message.removeprefix("horizon ")):
+        with raises("too-large", "max", value):
             ask()
 
 
 def test_the_bound_can_be_raised(family, monkeypatch):
     monkeypatch.setenv(bounds.RAISE, "70000")
     assert plan(family, 65_600).isfinite().all()
-    with pytest.raises(ValueError, match="horizon must be 70000 or less; got 70001"):
+    with raises("too-large", "horizon", "70001"):
         plan(family, 70_001)
     monkeypatch.setenv(bounds.RAISE, "far")
-    with pytest.raises(ValueError, match="TTCNET_MAX_HORIZON must be a whole number; got 'far'"):
+    with raises("format", "TTCNET_MAX_HORIZON", "'far'"):
         plan(family, 70_001)
     assert plan(family, 3).isfinite().all()
 
 
 @pytest.mark.parametrize(
-    ("options", "field"),
+    ("options", "error"),
     [
-        (dict(heads=10**9), "heads must be 4096 or less"),
-        (dict(state_size=10**6), "state_size must be 1024 or less"),
-        (dict(action_size=2000), "action_size must be 1024 or less"),
-        (dict(rank=10**5000), "rank must be 4096 or less; got a number of 16610 bits"),
-        (dict(heads=4096, state_size=1024, rank=4096), "heads, state_size, action_size and rank must make a layer of"),
+        (dict(heads=10**9), ("too-large", "heads")),
+        (dict(state_size=10**6), ("too-large", "state_size")),
+        (dict(action_size=2000), ("too-large", "action_size")),
+        (dict(rank=10**5000), ("too-large", "rank", "a number of 16610 bits")),
+        (dict(heads=4096, state_size=1024, rank=4096), ("too-large", "heads, state_size, action_size and rank")),
     ],
 )
-def test_layers_beyond_all_measure(options, field):
-    with pytest.raises(ValueError, match=field):
+def test_layers_beyond_all_measure(options, error):
+    with raises(*error):
         TTCLayer(1024, **({"heads": 16} | options))
     if len(options) == 1:
-        with pytest.raises(ValueError, match=field):
+        with raises(*error):
             TTCAdapterConfig(**options)
-        with pytest.raises(ValueError, match=f"ttc_{field}"):
+        with raises("too-large", f"ttc_{error[1]}"):
             TTCNetConfig.tiny(**{f"ttc_{name}": value for name, value in options.items()})
 
 
 @pytest.mark.parametrize(
-    ("changes", "field"),
+    ("changes", "error"),
     [
-        (dict(num_hidden_layers=10**9), "num_hidden_layers must be 4096 or less"),
-        (dict(hidden_size=2**24), "hidden_size must be 1048576 or less"),
-        (dict(vocab_size=10**12), "vocab_size must be 16777216 or less"),
-        (dict(intermediate_size=10**12), "intermediate_size must be 16777216 or less"),
-        (dict(interleave="4:100000000"), "interleave must insert 64 layers or fewer in one place"),
+        (dict(num_hidden_layers=10**9), ("too-large", "num_hidden_layers")),
+        (dict(hidden_size=2**24), ("too-large", "hidden_size")),
+        (dict(vocab_size=10**12), ("too-large", "vocab_size")),
+        (dict(intermediate_size=10**12), ("too-large", "intermediate_size")),
+        (dict(interleave="4:100000000"), ("too-large", "interleave")),
     ],
 )
-def test_models_beyond_all_measure(changes, field):
-    with pytest.raises(ValueError, match=field):
+def test_models_beyond_all_measure(changes, error):
+    with raises(*error):
         TTCNetConfig.tiny(**changes)
 
 
 def test_mixers_beyond_all_measure():
-    with pytest.raises(ValueError, match="inner must be 16777216 or less"):
+    with raises("too-large", "inner"):
         mixers.build("mlp", 64, heads=1, inner=10**12)
-    with pytest.raises(ValueError, match="every must insert 64 layers or fewer in one place"):
+    with raises("too-large", "every"):
         TTCAdapterConfig(every="1:100000000")
 
 
@@ -110,7 +109,7 @@ def test_a_configuration_from_elsewhere(tmp_path, field, value):
     TTCNetForCausalLM(TTCNetConfig.tiny()).save_pretrained(tmp_path)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
-    with pytest.raises(ValueError, match=f"{field} must be .* or less; got {value}"):
+    with raises("too-large", field, str(value)):
         TTCNetForCausalLM.from_pretrained(tmp_path)
 
 
@@ -118,11 +117,8 @@ def test_plans_need_memory_that_is_free(layer, monkeypatch):
     x = torch.zeros(10, 8)
     monkeypatch.setattr(plans, "free_memory", lambda device: 100_000)
     layer(x, 4, return_plan=True)
-    message = (
-        r"return_plan must fit into the 100000 bytes that are free on cpu; got 10 tokens, 2 heads and 500 steps, "
-        r"which take \d+ bytes\. Pass fewer tokens"
-    )
-    with pytest.raises(MemoryError, match=message):
+    error = ("memory", "return_plan", r"10 tokens, 2 heads and 500 steps, which take \d+ bytes")
+    with raises(*error):
         layer(x, 500, return_plan=True)
 
 
@@ -161,8 +157,8 @@ def test_work_in_pieces_is_the_same_to_the_bit(monkeypatch, request, threads):
 
     whole = everything()
     begun = []
-    in_pieces = fused_cpu._in_pieces
-    monkeypatch.setattr(fused_cpu, "_in_pieces", lambda *given: (begun.append(given[1]), in_pieces(*given)))
+    in_pieces = fused_cpu.in_pieces
+    monkeypatch.setattr(fused_cpu, "in_pieces", lambda *given: (begun.append(given[1]), in_pieces(*given)))
     monkeypatch.setattr(fused_cpu, "PIECE", 9 * 118 * 128)
     for one, other in zip(whole, everything(), strict=True):
         assert torch.equal(one, other)
@@ -174,7 +170,7 @@ def test_what_goes_wrong_in_a_piece_is_told():
         raise ZeroDivisionError(first)
 
     with pytest.raises(ZeroDivisionError):
-        fused_cpu._in_pieces(compute, [(0, 1), (1, 2)], 2)
+        fused_cpu.in_pieces(compute, [(0, 1), (1, 2)], 2)
 
 
 WAIT = """

@@ -29,7 +29,14 @@ def test_an_error_crosses_processes(code):
 
 def test_a_more_special_exception_can_be_named():
     with pytest.raises(IsADirectoryError, match=r"\[not-readable\]"):
-        fail("boards.csv:", "must be a file that can be read", "a folder", "Name a file.", IsADirectoryError)
+        fail(
+            "boards.csv:",
+            "must be a file that can be read",
+            "a folder",
+            "Name a file.",
+            "not-readable",
+            IsADirectoryError,
+        )
     with pytest.raises(NotADirectoryError):
         fail("out", "must be a folder", "a file", "Name a folder.", "not-a-folder")
     with pytest.raises(TTCNetError) as found:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.raising import raises
 from ttcnet import options
 from ttcnet.options import numbers, usable
 
@@ -21,5 +22,5 @@ def test_numbers():
     assert numbers("horizon", None) == numbers("horizon", []) == ()
     assert numbers("horizon", ["4, 0,8", "4"]) == (4, 0, 8)
     for texts in (["-1"], ["1,"], [""], ["4", "x"], ["1.5"]):
-        with pytest.raises(ValueError, match="horizon must be a number, or several with commas; got"):
+        with raises("format", "horizon"):
             numbers("horizon", texts)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from tests.raising import raises
 from ttcnet import tensor_file, writing
 from ttcnet.cli import app
 
@@ -137,7 +138,7 @@ def test_results_can_go_to_stdout(tmp_path):
 
 
 def test_what_cannot_be_written_to_is_told_beforehand(tmp_path):
-    with pytest.raises(OSError, match=r"out must be a file that can be written; got .*which is a folder"):
+    with raises("not-writable", "out", "which is a folder"):
         writing.check_output("out", tmp_path)
 
 

@@ -102,7 +102,7 @@ def apart(chosen: list[str], jobs: int) -> None:
             progress.advance(bar)
     if failed:
         remedy = f"Run one by itself to see why: --only {failed[0]}."
-        fail("runs", "must all come to their end", f"{', '.join(failed)}, which did not", remedy, RuntimeError)
+        fail("runs", "must all come to their end", f"{', '.join(failed)}, which did not", remedy, "failed")
 
 
 def make(settings: Settings, folder: Path, device: str) -> None:

@@ -159,7 +159,8 @@ class Stack:
         validation = {f"{rate:g}": found[place :: len(settings.rates)] for place, rate in enumerate(settings.rates)}
         means = [mean(each) for each in validation.values()]
         if all(value != value for value in means):
-            fail("rates", "must let a model learn", settings.rates, "Every rate ended in NaN: pass lower ones.")
+            remedy = "Every rate ended in NaN: pass lower ones."
+            fail("rates", "must let a model learn", settings.rates, remedy, "diverged")
         chosen = means.index(min(value for value in means if value == value))
         results = [
             {"tokens": name, "horizon": horizon, "unexplained": self.judge(judged, horizon, chosen)}

@@ -113,7 +113,7 @@ def _make(
     if missing:
         for name, folder in (("base", base), ("data", data)):
             if folder is not None and not folder.is_dir():
-                fail(name, "must be a folder", folder, "docs/math-small.md says where it comes from.")
+                fail(name, "must be a folder", folder, "docs/math-small.md says where it comes from.", "no-model")
         tell(f"Loading {base} ...")
         from .run import Workshop  # late, since it takes seconds
 

@@ -54,7 +54,8 @@ class Workshop:
         self.name, self.most = base.name, most
         self.tokenizer: Any = tokenizer_of(str(base))
         if self.tokenizer.chat_template is None:
-            fail("base", "must have a chat template", base, "Take an instruct model, such as SmolLM2-135M-Instruct.")
+            remedy = "Take an instruct model, such as SmolLM2-135M-Instruct."
+            fail("base", "must have a chat template", base, remedy, "chat-template")
         self.base: Any = causal_lm(str(base), torch.float32)
         nn.Module.to(self.base, self.device)
         self.task: Task = load(task, data, self.tokenizer)
@@ -63,7 +64,7 @@ class Workshop:
         self.ends = sorted({self.tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None})
         if not set(self.ends) & set(self.task.train.kept[0].labels):
             remedy = "Correct eos_token in tokenizer_config.json, or eos_token_id in generation_config.json."
-            fail("base", "must end its answers with its end-of-text token", self.ends, remedy)
+            fail("base", "must end its answers with its end-of-text token", self.ends, remedy, "chat-template")
 
     def make(self, name: str, run: Run, folder: Path) -> None:
         """Train, measure and answer. The folder gets settings.json, log.jsonl, solutions.json, answers.jsonl.gz, and

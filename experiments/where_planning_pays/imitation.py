@@ -19,10 +19,12 @@ from experiments.lqr_in_a_token.arms import layer_of
 from experiments.lqr_in_a_token.tokens import Tokens
 from experiments.lqr_in_a_token.training import Settings, Stack
 from experiments.where_planning_pays import cart_pole, dense, pendulums, planner
+from ttcnet.nn import TTCLayer
 
 SYSTEMS: dict[str, ModuleType] = {"dense": dense, "cart-pole": cart_pole, "pendulums": pendulums}
-ARMS = ("ttc", "fixed-scale", "mlp", "mlp-2.5", "one", "linear")
-PLANS = ("ttc", "fixed-scale")  # arms whose horizon is the planner's
+ARMS = ("ttc", "fixed-scale", "mlp", "mlp-2.5", "one", "linear", "system", "system-one")
+PLANS = ("ttc", "fixed-scale", "system")  # arms whose horizon is the planner's
+SYSTEM = {"heads": 2, "state_size": 8, "rank": 32, "context": "system"}  # the layer of the second round
 TRAINED = (2, 4, 6, 8, 11, 16, 22, 32)  # horizons of demonstrations
 BETWEEN, BEYOND = (3, 12, 24), (48, 64)  # horizons that are held out
 LONGEST = TRAINED[-1]
@@ -103,6 +105,8 @@ class Imitation(Stack):
 
     def _layer(self, size: dict[str, int]) -> nn.Module:
         arm = self.settings.arm
+        if arm.startswith("system"):
+            return TTCLayer(size["width"], **SYSTEM)
         return Nothing() if arm == "linear" else layer_of("ttc" if arm == "one" else arm, **size)
 
     def advance(self) -> None:

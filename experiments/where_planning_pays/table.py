@@ -4,13 +4,14 @@ where-planning-pays-SYSTEM    unexplained variance by arm, horizon and kind of s
 where-planning-pays-knob      TTC layers where their own horizon changes at the test
 where-planning-pays-acting    what it costs to act
 where-planning-pays-numbers   unexplained variance by the number of demonstrations
+where-planning-pays-uses      the best TTC layer of each system against MLPs, in a few columns
 where-planning-pays-answers   the questions, answered by the rules that the page sets, and what follows for a user
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -23,8 +24,10 @@ SYSTEMS = ("dense", "cart-pole", "pendulums")
 ARMS = {
     "fixed-scale": "TTC, actions at a fixed scale", "ttc": "TTC", "mlp": "MLP of its size",
     "mlp-2.5": "MLP of 2.5 times", "one": "TTC that plans one step", "linear": "no layer",
+    "system": "TTC that writes systems", "system-one": "TTC that writes systems and plans one step",
 }  # fmt: skip
-TTC, MLPS = ("fixed-scale", "ttc"), ("mlp", "mlp-2.5")
+TTC, MLPS = ("fixed-scale", "ttc", "system"), ("mlp", "mlp-2.5")
+ONE_STEP = {"system": "system-one"}  # the same layer with one step; "one" for the others
 KNOB = (0, 1, 2, 4, 8, 16, 32, 64)
 COLUMNS = [(kind, name) for kind in ("seen", "held out") for name in ("trained", "between", "48", "64")]
 TOLD, YES = ", told 32", "**yes**: "
@@ -38,13 +41,10 @@ USES = {
 def pays_table(view: str, results: Path) -> str:
     """The table of that name, less "where-planning-pays-"; a sentence if there are no runs for it yet."""
     runs = {(system, arm): _runs(results, system, arm) for system in SYSTEMS for arm in ARMS}
-    if not any(
-        found for (system, _), found in runs.items() if view in (system, "knob", "acting", "numbers", "answers")
-    ):
+    if not any(found for (system, _), found in runs.items() if view in (system, *MADE)):
         command = "python -m experiments.where_planning_pays --out experiments/where_planning_pays/results"
         return f"*Not run yet: `{command}`.*\n"
-    made = {"knob": _knob, "acting": _acting, "numbers": _numbers, "answers": _answers}
-    lines = made[view](runs) if view in made else _system(runs, view)
+    lines = MADE[view](runs) if view in MADE else _system(runs, view)
     return "\n".join(lines) + "\n"
 
 
@@ -102,6 +102,30 @@ def _numbers(runs: dict[tuple[str, str], dict[int, Run]]) -> list[str]:
     return lines
 
 
+def _uses(runs: dict[tuple[str, str], dict[int, Run]]) -> list[str]:
+    titles = [
+        "unexplained: TTC",
+        "MLP of its size or more",
+        "MLP of 2.5 times",
+        "cost of acting: TTC",
+        "MLP",
+        "2.5 times",
+    ]
+    lines = ["| | " + " | ".join(titles) + " |", "|---|" + "--:|" * len(titles)]
+    for system in SYSTEMS:
+        number = max((n for arm in ARMS for n in runs[system, arm]), default=0)
+        here = {arm: runs[system, arm][number] for arm in ARMS if number in runs[system, arm]}
+        arms = [arm for arm in TTC if arm in here]
+        if arms and all(arm in here for arm in MLPS):
+            best = min(arms, key=lambda arm: mean(_left(here[arm])))
+            shown = [here[arm] for arm in (best, *MLPS)]
+            cells = [f"{mean(_left(run)):.3f}" for run in shown] + [
+                _act(run, "seen", 32).split(" ±")[0] for run in shown
+            ]
+            lines.append(f"| {USES[system]} | {' | '.join(cells)} |")
+    return lines
+
+
 def _answers(runs: dict[tuple[str, str], dict[int, Run]]) -> list[str]:
     titles = [
         "1. less left than both MLPs, T of training", "2. T = 64, the better way of telling",
@@ -125,11 +149,15 @@ def _answers(runs: dict[tuple[str, str], dict[int, Run]]) -> list[str]:
                 _verdict(_left(own, "held out"), [_left(run, "held out") for run in rivals]),
                 _verdict(own_horizon(own, 8), [own_horizon(own, 1)]),
                 _verdict(_left(third), [_left(run) for run in rivals], least=True) if third else "not run",
-                _verdict(_left(own), [_left(here["one"])]) if "one" in here else "not run",
+                _verdict(_left(own), [_left(here[single])]) if (single := _one_step(arm)) in here else "not run",
             ]
             lines.append(f"| {system}: {ARMS[arm]}, {number:,} demonstrations | {' | '.join(cells)} |")
         sentences.append(_advice(system, here, arms))
     return [*lines, "", " ".join(sentences)]
+
+
+def _one_step(arm: str) -> str:
+    return ONE_STEP.get(arm, "one")
 
 
 def _advice(system: str, here: dict[str, Run], arms: list[str]) -> str:
@@ -143,11 +171,13 @@ def _advice(system: str, here: dict[str, Run], arms: list[str]) -> str:
         return text
     text = f"**Use it for** {USES[system]}: it beats an MLP of 2.5 times its size."
     best = min(arms, key=lambda arm: mean(_left(here[arm])))
-    if "one" in here and not _verdict(_left(here[best]), [_left(here["one"])]).startswith(YES):
-        left = " against ".join(f"{mean(_left(here[arm])):.3f}" for arm in ("one", best))
+    single = _one_step(best)
+    if single in here:
+        left = " against ".join(f"{mean(_left(here[arm])):.3f}" for arm in (single, best))
+        ahead = _verdict(_left(here[best]), [_left(here[single])]).startswith(YES)
         text += (
-            " **It is not looking ahead that does it there:** a TTC layer that plans a single step, and is told T as a "
-            f"feature, leaves {left}."
+            f" **Looking ahead {'pays there' if ahead else 'does not do it there'}:** the best layer when it plans a "
+            f"single step, and is told T as a feature, leaves {left}."
         )
     return text
 
@@ -226,3 +256,8 @@ def _caption(runs: list[Run]) -> str:
         f"commit {commits or 'unknown'}. "
         f"Command: `{current(first['command']).partition(' --only ')[0]}`."
     )
+
+
+MADE: dict[str, Callable[[dict[tuple[str, str], dict[int, Run]]], list[str]]] = {
+    "knob": _knob, "acting": _acting, "numbers": _numbers, "answers": _answers, "uses": _uses,
+}  # fmt: skip

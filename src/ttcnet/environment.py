@@ -1,4 +1,4 @@
-"""Where and with what something was computed: for bug reports, results and benchmarks."""
+"""Where and with what something was computed: for bug reports, results and benchmarks. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from . import __version__
-from .lqr import backends
 
 PACKAGES = ("torch", "triton", "numba", "transformers", "numpy")
 
@@ -32,6 +29,8 @@ def versions(*others: str) -> dict[str, str]:
 
 def machine() -> dict[str, str]:
     """Processor, GPU and operating system, as far as they can be told without privileges."""
+    import torch
+
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": f"{_cpu_name()}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads",
@@ -68,6 +67,8 @@ def circumstances(*packages: str, program: str = "ttcnet") -> dict[str, Any]:
 
 def report() -> dict[str, dict[str, str]]:
     """Everything above, by section, for `ttcnet env`."""
+    from .lqr import backends
+
     planning = {name: "can run" if reason is None else f"cannot run: {reason}" for name, reason in backends().items()}
     return {
         "versions": versions() | {"commit": commit() or "not a checkout"},
@@ -89,6 +90,8 @@ def _cpu_name() -> str:
 
 
 def _why_no_gpu() -> str:
+    import torch
+
     if torch.version.cuda is None:
         return "this torch is built without CUDA"
     return "torch sees no CUDA device"

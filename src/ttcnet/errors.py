@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 
 class Code(NamedTuple):
@@ -17,7 +17,6 @@ class Code(NamedTuple):
 
 CODES = {
     # arguments
-    "value": Code(ValueError, "a value breaks the rule that the message states"),
     "type": Code(TypeError, "a value is of the wrong kind"),
     "unknown-name": Code(ValueError, "a name is none of those that the message lists"),
     "unknown-field": Code(ValueError, "a setting or an option does not exist"),
@@ -119,15 +118,12 @@ _CLASSES = _classes()
 
 
 def fail(
-    field: str, rule: str, value: object, remedy: str, code: str | type[Exception] = "value", error: Any = None
+    field: str, rule: str, value: object, remedy: str, code: str, error: type[Exception] | None = None
 ) -> NoReturn:
     """Raise the TTCNetError of a code, with a message that gives field, rule, value and remedy.
 
     The code says which built-in exception the error is as well; `error` names another one.
     """
-    if not isinstance(code, str):  # an exception in place of a code: it has the first code of its kind
-        error, bases = code, code.__mro__
-        code = next(name for base in bases for name, known in CODES.items() if known.error is base)
     kind = next(_CLASSES[base] for base in (error or CODES[code].error).__mro__ if base in _CLASSES)
     raise kind(f"{field} {rule}; got {value}. {remedy} [{code}]", code, field, rule, value, remedy)
 

@@ -11,7 +11,7 @@ from .bounds import TOGETHER
 from .errors import fail, whole_number
 
 TTC = "ttc"
-CONTEXTS = ("token", "head")  # what a TTC layer writes its problems from; ttcnet.nn.context has them
+CONTEXTS = ("token", "head", "system")  # what a TTC layer writes its problems from; ttcnet.nn.context has them
 PURE = "pure"  # time-homogeneous, and the same in all else
 SUPERVISION = ("block", "loop", "end")  # what comes out of which a loss is taken of
 MIXERS = ("attention", "mlp", "mamba", "mamba2", "gdn", "retnet", "mesanet", "samba")  # ttcnet.nn.mixers has them
@@ -34,7 +34,7 @@ def check_gain(value: object) -> float:
 def check_context(value: object) -> str:
     """`value`, if a TTC layer can write its problems from that."""
     if value not in CONTEXTS:
-        remedy = "Pass 'token', or 'head' for the text of the paper."
+        remedy = "Pass 'token', 'head' for the text of the paper, or 'system' for dense dynamics."
         fail("context", f"must be one of {', '.join(CONTEXTS)}", repr(value), remedy, "unknown-name")
     return str(value)
 
@@ -51,6 +51,8 @@ def context_of(names: Container[str], prefix: str) -> str | None:
     """The context of a TTC layer whose weights have these names; None if there are none of it."""
     if f"{prefix}context.bias" not in names:
         return None
+    if f"{prefix}context.bases_A" in names:
+        return "system"
     return "head" if f"{prefix}context.weight" in names else "token"
 
 

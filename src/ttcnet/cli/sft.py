@@ -82,7 +82,7 @@ def sft(
         config = made(_values(settings, _given(context)), str(settings or "the command line"))
         check_model(config.model)
         if is_file(config.data) and next(rows(config.data), None) is None:
-            fail("data", "must have at least one row", f"none in {config.data}", "Check the file.")
+            fail("data", "must have at least one row", f"none in {config.data}", "Check the file.", "no-data")
         tell("Starting transformers ...")
         for package in ("datasets", "peft", "transformers"):
             require(package, "sft", "ttcnet sft")

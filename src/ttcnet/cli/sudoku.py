@@ -66,7 +66,7 @@ def eval_command(
     with complaints():
         horizons, times = numbers("horizon", horizon) or (None,), numbers("loops", loops) or (None,)
         if 0 in times:
-            fail("loops", "must be 1 or more", 0, "Pass 1 to apply the blocks once.")
+            fail("loops", "must be 1 or more", 0, "Pass 1 to apply the blocks once.", "too-small")
         boards = read(data)[:limit]
         check_output("out", out)
         net = load(model, device)
@@ -76,7 +76,8 @@ def eval_command(
 
         plans = bool(ttc_layers(net))
         if horizon and not plans:
-            fail("horizon", "must not be given: there are no TTC layers here to set it", horizons, "Leave it out.")
+            remedy = "Leave it out."
+            fail("horizon", "must not be given: there are no TTC layers here to set it", horizons, remedy, "no-layers")
 
         ratings = rated(boards) if by == By.GUESSES else None
         results: list[dict[str, Any]] = []

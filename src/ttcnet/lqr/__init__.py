@@ -3,6 +3,7 @@
     solve(LQR(...))                   general problems: actions, states, co-states and cost
     dare(A, B, Q, R)                  the best constant feedback for a horizon without end
     plan(ModulatedLQR(...), horizon)  the first action of every problem of a family whose matrices decay over time
+    plan(StationaryLQR(...), horizon) likewise, matrices the same at every step, with dense dynamics
 
 Needs torch, and knows nothing of neural networks.
 """
@@ -12,5 +13,6 @@ from .plan import backends, plan
 from .problem import LQR, ModulatedLQR
 from .solution import Solution
 from .solve import solve
+from .stationary import StationaryLQR
 
-__all__ = ["LQR", "ModulatedLQR", "Regulator", "Solution", "backends", "dare", "plan", "solve"]
+__all__ = ["LQR", "ModulatedLQR", "Regulator", "Solution", "StationaryLQR", "backends", "dare", "plan", "solve"]

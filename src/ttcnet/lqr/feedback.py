@@ -51,9 +51,8 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         rule, remedy = "have no forward mode derivatives", "Use torch.func.grad, vjp or jacrev, or implicit=False."
-        fail(
-            "gains and values", rule, "torch.func.jvp, jacfwd or hessian", remedy, "no-derivative", NotImplementedError
-        )
+        value = "torch.func.jvp, jacfwd or hessian"
+        fail("gains and values", rule, value, remedy, "no-derivative", NotImplementedError)
 
 
 def _gradients(

@@ -1,26 +1,31 @@
-"""plan(): the one door to the solvers of modulated families."""
+"""plan(): the one door to the solvers of families of problems."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from . import checks, ops
+from . import checks, ops, stationary
 from .kernels import fused_cpu, fused_cuda
 from .problem import ModulatedLQR
 from .solve import solve
+from .stationary import StationaryLQR
 
 NAMES = ("auto", "reference", "fused", "symplectic")
+FAMILIES = (ModulatedLQR, StationaryLQR)
 
 
-def plan(family: ModulatedLQR, horizon: int, backend: str = "auto", *, check: bool | None = None) -> Tensor:
+def plan(
+    family: ModulatedLQR | StationaryLQR, horizon: int, backend: str = "auto", *, check: bool | None = None
+) -> Tensor:
     """The first optimal action of every problem of `family` over `horizon` steps, (N, H, m).
 
     Differentiable once with respect to every field, also by torch.func (grad, vjp, jacrev, vmap over any field). A
     horizon of 0 plans nothing and returns zeros.
 
     Args:
-        family: the problems. Half precision is planned in float32 and returned in half precision.
+        family: the problems. Half precision is planned in float32 and returned in half precision. A StationaryLQR is
+            planned in PyTorch, "auto" or "reference", in about log₂ T products.
         horizon: the number of steps to look ahead, 0 to 65,536; TTCNET_MAX_HORIZON in the environment raises that.
         backend: "fused" (the stable recursion as one compiled kernel, on a CUDA device or the CPU), "reference" (the
             same in PyTorch, any device), "symplectic" (the paper's iteration; for comparison), or "auto", the fastest
@@ -49,9 +54,9 @@ def plan(family: ModulatedLQR, horizon: int, backend: str = "auto", *, check: bo
         tensor([[[-0.6154, -0.6154]]])
     """
     checks.not_traced()
-    if not isinstance(family, ModulatedLQR):
+    if not isinstance(family, FAMILIES):
         remedy = "Build one with ModulatedLQR(...); general problems go to solve()."
-        checks.fail("family", "must be a ModulatedLQR", type(family).__name__, remedy, "type")
+        checks.fail("family", "must be a ModulatedLQR or a StationaryLQR", type(family).__name__, remedy, "type")
     steps = checks.horizon(horizon)
     if backend not in NAMES:
         checks.fail("backend", f"must be one of {', '.join(NAMES)}", repr(backend), "See `ttcnet env`.", "unknown-name")
@@ -61,6 +66,11 @@ def plan(family: ModulatedLQR, horizon: int, backend: str = "auto", *, check: bo
         family.check()
     if steps == 0:
         return torch.where(torch.zeros_like(family.r_inv, dtype=torch.bool), family.r_inv, 0)
+    if isinstance(family, StationaryLQR):
+        u = stationary.first_actions(family, steps)
+        if checked:
+            _check_actions(family, u.detach())
+        return u
     if chosen == "symplectic" and not _has_symplectic_kernels(family, checked):
         if ops.transformed():
             remedy = 'Use backend="auto" or "reference".'
@@ -83,13 +93,19 @@ def backends() -> dict[str, str | None]:
     }
 
 
-def _readable(family: ModulatedLQR) -> bool:
+def _readable(family: ModulatedLQR | StationaryLQR) -> bool:
     """Whether values can be checked without making anybody wait."""
-    return family.a.device.type == "cpu" and not torch.compiler.is_compiling() and not ops.transformed()
+    return family.h0.device.type == "cpu" and not torch.compiler.is_compiling() and not ops.transformed()
 
 
-def _choose(family: ModulatedLQR, backend: str) -> str:
+def _choose(family: ModulatedLQR | StationaryLQR, backend: str) -> str:
     """The backend for this family, or an error that says why it cannot run."""
+    if isinstance(family, StationaryLQR):
+        if backend not in ("auto", "reference"):
+            remedy = 'Use backend="auto" or "reference".'
+            rule, value = "must have a solver for a StationaryLQR", f'"{backend}", which has none'
+            checks.fail("backend", rule, value, remedy, "backend")
+        return "reference"
     if backend in ("reference", "symplectic"):
         return backend
     obstacle = _obstacle(family)
@@ -124,12 +140,13 @@ def _plan_symplectically(family: ModulatedLQR, horizon: int, check: bool) -> Ten
     return solution.u[..., 0, :].to(family.a.dtype)
 
 
-def _check_actions(family: ModulatedLQR, u: Tensor) -> None:
+def _check_actions(family: ModulatedLQR | StationaryLQR, u: Tensor) -> None:
     bad = ~u.isfinite().all(-1)
     if not bad.any():
         return
     for name in ("Q", "Qf"):
-        if checks.has_negative_eigenvalue(getattr(family, name).detach()):
+        cost = getattr(family, name)
+        if cost is not None and checks.has_negative_eigenvalue(cost.detach()):
             remedy = f"Build {name} as C @ C.mT."
             rule = "must be positive semi-definite"
             checks.fail(name, rule, f"no minimum in problem {checks.first(bad)}", remedy, "not-positive")

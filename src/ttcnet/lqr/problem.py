@@ -70,9 +70,8 @@ class LQR:
         checks.one_kind(given, anchor="A")
         lead = self.h0.ndim - 1
         if lead < 0:
-            checks.fail(
-                "h0", "must have shape (..., n)", tuple(self.h0.shape), "Pass a vector, even for n = 1.", "shape"
-            )
+            remedy = "Pass a vector, even for n = 1."
+            checks.fail("h0", "must have shape (..., n)", tuple(self.h0.shape), remedy, "shape")
         if self.B.ndim != lead + 3:
             rule = f"must have shape (..., T, n, m) with the {lead} leading dimensions of h0"
             checks.fail("B", rule, tuple(self.B.shape), "Add leading dimensions of 1; they broadcast.", "shape")
@@ -113,9 +112,8 @@ class LQR:
         for name, value, size in (("states", states, h0.shape[-1]), ("actions", actions, B.shape[-1])):
             if value is not None and tuple(value.shape[lead:]) not in ((T, size), (1, size)):
                 rule = f"must have shape (..., {T}, {size}) or (..., 1, {size}) with {lead} leading dimensions"
-                checks.fail(
-                    name, rule, tuple(value.shape), "Give a reference for every step after h0, or one.", "shape"
-                )
+                remedy = "Give a reference for every step after h0, or one."
+                checks.fail(name, rule, tuple(value.shape), remedy, "shape")
         if Qf is None:
             q = -apply(Q, states)
         else:

@@ -6,7 +6,7 @@ import warnings
 
 import torch
 
-from . import checks, feedback, kkt, riccati, symplectic
+from . import checks, feedback, fused, kkt, riccati, symplectic
 from .adjoint import Method, Terms, solve_implicitly, with_q0
 from .arithmetic import full_precision
 from .problem import LQR
@@ -22,15 +22,17 @@ def solve(
     """The optimal actions, states, co-states and cost of `problem`, differentiable with respect to all its fields.
 
     Args:
-        problem: one LQR or a batch. It is solved in float64 and returned in its own dtype ("symplectic" solves in
-            float32 what is not float64).
+        problem: one LQR or a batch, returned in its own dtype. "riccati" runs as compiled loops on the CPU, up to 64
+            states and actions, unless `implicit` is False: in float32 for what is not float64, and again in float64
+            where that loses digits. Elsewhere, and for "kkt", it is solved in float64 ("symplectic" solves in float32
+            what is not float64).
         method: "riccati" (dynamic programming; the default), "kkt" (block LU of the optimality conditions) or
             "symplectic" (the paper's; needs invertible A and loses digits over long horizons).
         gains: whether the solution is to have feedback gains K, k and values P, p; "symplectic" finds none.
         implicit: how gradients are found. True: by one more solve with the factors of the first, which is faster and
-            holds no graph. False: by autograd through the recursion; its backward pass runs in whatever precision
-            surrounds it, so call backward outside autocast. None takes False for "riccati" and True for the others.
-            Either can be differentiated again, and by torch.func.
+            holds no graph. False: by autograd through the recursion in PyTorch; its backward pass runs in whatever
+            precision surrounds it, so call backward outside autocast. None takes True, but False for "riccati" where
+            the compiled loops cannot run. Either can be differentiated again, and by torch.func.
         check: whether to check values before and after, at the price of a host synchronisation on a GPU. Under
             torch.func, which shows no values, pass False.
 
@@ -60,8 +62,12 @@ def solve(
         checks.fail("gains", 'must be False for method="symplectic"', gains, remedy, "conflict")
     if check:
         problem.check()
-    implicit = method != "riccati" if implicit is None else implicit
-    solution, quick = _by_torch(problem, method, gains, implicit)
+    if method == "riccati" and implicit is not False and fused.obstacle(problem) is None:
+        found, asked = fused.solve(problem, gains), problem.h0.dtype
+        solution, quick = Solution(*(x.to(asked) for x in (*found[:4], *found.feedback))), found.compiled
+    else:
+        implicit = method != "riccati" if implicit is None else implicit
+        solution, quick = _by_torch(problem, method, gains, implicit)
     if check:
         _check_solution(problem, solution, method, quick)
     return solution

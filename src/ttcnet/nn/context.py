@@ -178,4 +178,4 @@ class HeadContext(Context):
 
 
 CONTEXTS: dict[str, type[Context]] = {kind.kind: kind for kind in (TokenContext, HeadContext)}
-BASES = ("bases_B", "bases_C")  # the names of parameters that weight decay may leave alone
+BASES = ("bases_A", "bases_B", "bases_C")  # the names of parameters that weight decay may leave alone

@@ -9,28 +9,28 @@ import torch
 from torch import Tensor
 
 from ttcnet.errors import fail
-from ttcnet.lqr import ModulatedLQR, Solution, solve
+from ttcnet.lqr import ModulatedLQR, Solution, StationaryLQR, solve
 
 PIECE = 2**28  # bytes to work in: tokens are planned in pieces that need no more, or one by one
 CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 @torch.no_grad()
-def whole_plans(family: ModulatedLQR, horizon: int) -> Solution:
+def whole_plans(family: ModulatedLQR | StationaryLQR, horizon: int) -> Solution:
     """The solutions of all problems, detached, batch shape (N, H)."""
-    fields = {name: value.detach() for name, value in vars(family).items()}
-    tokens, heads, n = family.a.shape
-    m, number = family.action_size, family.a.element_size()
+    kind, fields = type(family), {name: value.detach() for name, value in vars(family).items() if value is not None}
+    tokens, heads, n = family.h0.shape
+    m, number = family.action_size, family.h0.element_size()
     result = number * heads * (horizon * m + 2 * (horizon + 1) * n + 1)  # of a token
     work = number * heads * horizon * (7 * n * n + 2 * n * m + 5 * m * m)  # what `solve` makes of it meanwhile
     at_once = max(1, PIECE // work)
-    check_room(tokens, heads, horizon, tokens * result + min(tokens, at_once) * work, family.a.device)
+    check_room(tokens, heads, horizon, tokens * result + min(tokens, at_once) * work, family.h0.device)
     if tokens <= at_once:
-        return solve(ModulatedLQR(**fields).unroll(horizon), check=False)
+        return solve(kind(**fields).unroll(horizon), check=False)
     whole: dict[str, Tensor] = {}
     for first in range(0, tokens, at_once):
         some = {name: value[first : first + at_once] for name, value in fields.items()}
-        found = solve(ModulatedLQR(**some).unroll(horizon), check=False)
+        found = solve(kind(**some).unroll(horizon), check=False)
         for name, value in ((name, getattr(found, name)) for name in ("u", "h", "costate", "cost")):
             if first == 0:
                 whole[name] = value.new_empty(tokens, *value.shape[1:])

@@ -10,14 +10,18 @@ from torch import Tensor, nn
 from ttcnet.bounds import check_size, check_weights
 from ttcnet.errors import fail
 from ttcnet.insertable import check_context, check_gain, check_homogeneous, context_of
-from ttcnet.lqr import ModulatedLQR, Solution, plan
+from ttcnet.lqr import ModulatedLQR, Solution, StationaryLQR, plan
 from ttcnet.lqr.checks import horizon as check_horizon
 from ttcnet.lqr.checks import not_traced
 from ttcnet.lqr.plan import NAMES
 
-from .context import CONTEXTS, Affine
+from .context import CONTEXTS, Affine, Context
 from .plans import whole_plans
 from .replay import Replays, as_built, may_replay
+from .system import SystemContext
+
+Problem = ModulatedLQR | StationaryLQR
+KINDS: dict[str, type[Context] | type[SystemContext]] = {**CONTEXTS, SystemContext.kind: SystemContext}
 
 # parts of the layer: what they are called, and what they are built as
 PARTS: tuple[tuple[str, type[nn.Module]], ...] = (
@@ -28,7 +32,7 @@ PARTS: tuple[tuple[str, type[nn.Module]], ...] = (
 class TTCLayer(nn.Module):
     """Test-time control: every token writes down a small optimal-control problem and takes its first optimal action.
 
-        x + W_out norm(plan(context(W norm(x))))
+        x + W_out norm(plan(context(W norm(x))))          the last norm is left out with context "system"
 
     It works on each token by itself: nothing crosses tokens, so caches, packing and padding need no care.
 
@@ -39,7 +43,8 @@ class TTCLayer(nn.Module):
         action_size: m, the size of a head's action; None means n.
         rank: number of basis matrices that B, and likewise Q, are combined from.
         context: what a head's problem is written from: "token", the whole token, or "head", its own state alone, as the
-            paper's text has it.
+            paper's text has it. "system" is the whole token too, and another problem: dense dynamics, the same at every
+            step, and actions whose size counts. It is for tokens that tell of a system to act in.
         horizon: steps to look ahead, where a call does not say otherwise.
         dropout: share of what is added to x that is dropped in training.
         zero_init: start W_out at zero, so that the layer starts as the identity: for pretrained models.
@@ -103,7 +108,7 @@ class TTCLayer(nn.Module):
         where: dict[str, Any] = {"device": device, "dtype": dtype}
         self.norm = nn.RMSNorm(width, eps=eps, **where)
         check_homogeneous(time_homogeneous)
-        self.context = CONTEXTS[context](heads, state_size, action_size, rank, time_homogeneous, **where)
+        self.context = KINDS[context](heads, state_size, action_size, rank, time_homogeneous, **where)
         self.project = nn.Linear(width, self.context.inputs, bias=False, **where)
         self.action_norm = nn.RMSNorm(heads * action_size, eps=eps, **where)
         self.out = nn.Linear(heads * action_size, width, bias=False, **where)
@@ -148,7 +153,8 @@ class TTCLayer(nn.Module):
                 fail("horizon", "must be 1 or more to return a plan", 0, remedy, "too-small")
             return x
         if not return_plan:
-            if may_replay(x, self) and (addresses := self._addresses()):
+            recordable = self.context_kind in CONTEXTS  # the solver of linear systems may wait for the GPU
+            if recordable and may_replay(x, self) and (addresses := self._addresses()):
                 return self._replays(lambda few: self._step(few, horizon), x, (horizon, self.backend, addresses))
             return self._step(x, horizon)
         problem = self.problem(x)
@@ -159,7 +165,7 @@ class TTCLayer(nn.Module):
             **{name: value.view(*lead, *value.shape[2:]) for name, value in vars(solution).items() if value is not None}
         )
 
-    def problem(self, x: Tensor) -> ModulatedLQR:
+    def problem(self, x: Tensor) -> Problem:
         """The control problems that tokens x (..., width) plan: one a head, the tokens flattened to N."""
         return self.context(self.project(self.norm(x)).reshape(-1, self.context.inputs))
 
@@ -181,7 +187,7 @@ class TTCLayer(nn.Module):
         found, parts = list[int](), self._modules
         context = self.context
         built = [(parts[name], kind) for name, kind in PARTS]
-        built += [(context, CONTEXTS[self.context_kind]), *((part, Affine) for part in context._modules.values())]
+        built += [(context, KINDS[self.context_kind]), *((part, Affine) for part in context._modules.values())]
         for part, kind in built:
             if part is None or not as_built(part, kind):
                 return ()
@@ -196,10 +202,13 @@ class TTCLayer(nn.Module):
             fail("context", rule, repr(self.context_kind), remedy, "context")
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
-    def _answer(self, x: Tensor, problem: ModulatedLQR, horizon: int) -> Tensor:
+    def _answer(self, x: Tensor, problem: Problem, horizon: int) -> Tensor:
         action = plan(problem, horizon, self.backend, check=False).flatten(1)
         weight = self.action_norm.weight
-        scaled = nn.functional.rms_norm(action, weight.shape, weight.to(action.dtype), self.eps)
+        if isinstance(problem, StationaryLQR):
+            scaled = action * weight.to(action.dtype)
+        else:
+            scaled = nn.functional.rms_norm(action, weight.shape, weight.to(action.dtype), self.eps)
         answer = self.out(scaled.to(weight.dtype)).view(x.shape).to(x.dtype)
         return nn.functional.dropout(answer, self.dropout, self.training)
 

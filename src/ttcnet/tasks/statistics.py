@@ -21,9 +21,9 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
         (0.125, 1.0, 0.0)
     """
     if not 1 <= k <= n:
-        fail("k", f"must be between 1 and the {n} answers", k, "Take more answers, or a smaller k.")
+        fail("k", f"must be between 1 and the {n} answers", k, "Take more answers, or a smaller k.", "out-of-range")
     if not 0 <= correct <= n:
-        fail("correct", f"must be between 0 and the {n} answers", correct, "Count again.")
+        fail("correct", f"must be between 0 and the {n} answers", correct, "Count again.", "out-of-range")
     return 1.0 - comb(n - correct, k) / comb(n, k)
 
 

@@ -72,7 +72,8 @@ def examples_of(config: FineTuning, tokenizer: Any, folder: Path, begun: bool = 
             made, digest = _make(config, tokenizer, new)
             if begun and _facts(folder).get("digest", digest) != digest:
                 remedy = "Restore the data, or choose another folder."
-                fail("data", f"must be that of the run in {folder.parent}", f"other rows in {config.data}", remedy)
+                rule = f"must be that of the run in {folder.parent}"
+                fail("data", rule, f"other rows in {config.data}", remedy, "data-changed")
             (folder / FACTS).unlink(missing_ok=True)
         write_json(folder / FACTS, {"counts": made, "origin": origin, "digest": digest})
     while (counts := _counts(folder, origin)) is None:
@@ -81,7 +82,7 @@ def examples_of(config: FineTuning, tokenizer: Any, folder: Path, begun: bool = 
         return Examples(Dataset.from_file(str(folder / DATA)), **counts)
     except (pa.ArrowInvalid, OSError, TypeError, ValueError) as error:
         remedy = f"Delete {folder}: examples are made again of the data."
-        fail(str(folder / DATA), "must hold the examples of the run", reason(error), remedy)
+        fail(str(folder / DATA), "must hold the examples of the run", reason(error), remedy, "damaged")
 
 
 def _counts(folder: Path, origin: dict[str, Any]) -> dict[str, int] | None:

@@ -120,7 +120,7 @@ def prompt(messages: list[dict[str, str]], tokenizer: Any) -> list[int]:
         [ids] = _template(tokenizer, [messages], add_generation_prompt=True)
     except TemplateError as error:
         remedy = "Use other roles; --system '' asks without a system prompt."
-        fail("the prompt", "must be such as the model's chat template takes", error, remedy)
+        fail("the prompt", "must be such as the model's chat template takes", error, remedy, "chat-template")
     return ids
 
 
@@ -232,12 +232,14 @@ def prepare(
     if faults:
         more = f"; and {len(faults) - SHOWN:,} more" if len(faults) > SHOWN else ""
         remedy = "Correct these rows or take them out of the data."
-        fail("data", "must have a prompt and an answer in every row", "; ".join(faults[:SHOWN]) + more, remedy)
+        rule = "must have a prompt and an answer in every row"
+        fail("data", rule, "; ".join(faults[:SHOWN]) + more, remedy, "bad-data")
     if not len(kept):
         if too_long:
             remedy = f"Raise max_length; the longest row has {overlong:,} tokens."
-            fail("max_length", "must leave at least one example", f"{max_length} ({too_long:,} rows too long)", remedy)
-        fail("data", "must have at least one row", "none", "Check the file.")
+            rule = "must leave at least one example"
+            fail("max_length", rule, f"{max_length} ({too_long:,} rows too long)", remedy, "too-long")
+        fail("data", "must have at least one row", "none", "Check the file.", "no-data")
     return Examples(kept, tokens, learned, longest, too_long, overlong, largest)
 
 
@@ -247,10 +249,10 @@ def check_examples(examples: Examples, model: Any, max_length: int | None) -> No
     if limit is not None and examples.longest > limit:
         remedy = f"Pass max_length={limit}: longer rows are then left out, and counted."
         value = f"{max_length}, and a row of {examples.longest}"
-        fail("max_length", f"must be {limit} or less, the tokens that the model takes", value, remedy)
+        fail("max_length", f"must be {limit} or less, the tokens that the model takes", value, remedy, "too-long")
     if examples.largest >= words:
         remedy = "Use the tokenizer of the model, or add rows for its new tokens with resize_token_embeddings."
-        fail("tokenizer", f"must have no tokens beyond the {words} of the model", examples.largest, remedy)
+        fail("tokenizer", f"must have no tokens beyond the {words} of the model", examples.largest, remedy, "too-long")
 
 
 def padded(examples: Sequence[Example], filler: int, multiple: int = 1) -> tuple[Tensor, Tensor]:

@@ -80,25 +80,27 @@ class FineTuning:
             value = getattr(self, name)
             if not any(_is(value, kind) for kind in kinds):
                 rule = f"must be {WORDS[kinds[0]]}{' or none' * (NoneType in kinds)}"
-                fail(name, rule, repr(value), "Correct it, or leave it out for its default.", TypeError)
+                fail(name, rule, repr(value), "Correct it, or leave it out for its default.", "type")
         for name in ("model", "data", "out"):
             if not getattr(self, name):
-                fail(name, "must be given", repr(getattr(self, name)), "Name it in the file or on the command line.")
+                remedy = "Name it in the file or on the command line."
+                fail(name, "must be given", repr(getattr(self, name)), remedy, "missing")
         for name in ("batch", "device_batch", "save_every", "keep", "log_every", "lora_rank", "steps", "max_length"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                fail(name, "must be 1 or more", value, "Pass a larger number.")
+                fail(name, "must be 1 or more", value, "Pass a larger number.", "too-small")
         for name in ("lr", "inserted_lr", "epochs"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
-                fail(name, "must be above 0 and finite", getattr(self, name), "Pass such a number.")
+                fail(name, "must be above 0 and finite", getattr(self, name), "Pass such a number.", "out-of-range")
         for name in ("weight_decay", "seed"):
             if not 0 <= getattr(self, name) < math.inf:
-                fail(name, "must be 0 or more and finite", getattr(self, name), "Pass such a number.")
+                fail(name, "must be 0 or more and finite", getattr(self, name), "Pass such a number.", "out-of-range")
         if not 0 <= self.warm_up < 1:
-            fail("warm_up", "must lie in [0, 1)", self.warm_up, "Pass the share of the steps, such as 0.1.")
+            remedy = "Pass the share of the steps, such as 0.1."
+            fail("warm_up", "must lie in [0, 1)", self.warm_up, remedy, "out-of-range")
         if self.train not in TRAINED:
-            fail("train", f"must be one of {', '.join(TRAINED)}", repr(self.train), "Use one of those.")
+            fail("train", f"must be one of {', '.join(TRAINED)}", repr(self.train), "Use one of those.", "unknown-name")
         given = self.adapter or {}
         if "insert" in given:
             check_insert(given["insert"])
@@ -107,10 +109,10 @@ class FineTuning:
         parse(self.horizon)
         if self.inserted_lr is not None and self.adapter is None:
             remedy = "Leave it out, or pass an adapter."
-            fail("inserted_lr", "must not be given where nothing is inserted", self.inserted_lr, remedy)
+            fail("inserted_lr", "must not be given where nothing is inserted", self.inserted_lr, remedy, "conflict")
         if self.train == "inserted" and self.adapter is None:
             remedy = 'Pass train="all", or an adapter.'
-            fail("train", "must not be 'inserted' where nothing is inserted", self.train, remedy)
+            fail("train", "must not be 'inserted' where nothing is inserted", self.train, remedy, "conflict")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -126,11 +128,11 @@ def values_of(path: Path, variants: Sequence[str] = ()) -> dict[str, Any]:
     last one first of all. {variant} in `out` becomes their names."""
     if not path.is_file():
         remedy = "Name a TOML file; the documentation says how to write one."
-        fail("settings", "must be a file", f"{str(path)!r}, which is none", remedy, FileNotFoundError)
+        fail("settings", "must be a file", f"{str(path)!r}, which is none", remedy, "not-found")
     try:
         values = tomllib.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
-        fail(str(path), "must be TOML", error, "Correct the file.")
+        fail(str(path), "must be TOML", error, "Correct the file.", "format")
     known = values.pop("variant", {})
     if not isinstance(known, dict) or not all(isinstance(table, dict) for table in known.values()):
         fail(f"{path}: variant", "must be a table of tables", repr(known), "Correct the file.", "format")
@@ -154,9 +156,11 @@ def settings(values: dict[str, Any], source: str = "settings") -> FineTuning:
     """A run from its fields, which `source` gave. Unknown fields are an error; adapter = "none" inserts nothing."""
     known = [item.name for item in fields(FineTuning)]
     if extra := sorted(set(values) - set(known)):
-        fail(source, f"must hold fields among {', '.join(known)}", ", ".join(extra), "Correct or remove them.")
+        remedy = "Correct or remove them."
+        fail(source, f"must hold fields among {', '.join(known)}", ", ".join(extra), remedy, "unknown-field")
     if values.get("adapter") == "none":  # TOML has no word for nothing
         values = values | {"adapter": None}
     if missing := [name for name in ("model", "data", "out") if name not in values]:
-        fail(source, "must name model, data and out", f"no {', '.join(missing)}", "Name them, here or as options.")
+        remedy = "Name them, here or as options."
+        fail(source, "must name model, data and out", f"no {', '.join(missing)}", remedy, "missing")
     return FineTuning(**values)

@@ -117,14 +117,15 @@ def _check(config: FineTuning) -> None:
     inserted = TTCAdapterConfig.from_dict(config.adapter) if config.adapter is not None else None
     if config.packing and inserted is not None and inserted.remembers:
         remedy = "Pass packing=false."
-        fail("packing", f"must be off with {inserted.insert}, which carries its memory across rows", True, remedy)
+        rule = f"must be off with {inserted.insert}, which carries its memory across rows"
+        fail("packing", rule, True, remedy, "stateful")
     if config.batch % (config.device_batch * count()):
         rule = f"must be a multiple of device_batch {config.device_batch} times {count()} processes"
-        fail("batch", rule, config.batch, "Pass a multiple.")
+        fail("batch", rule, config.batch, "Pass a multiple.", "conflict")
     known = ("none", "all", *map(str, get_available_trackers()))
     if config.report_to not in known:
         remedy = "Use one of those, or install the package of another."
-        fail("report_to", f"must be one of {', '.join(known)}", repr(config.report_to), remedy)
+        fail("report_to", f"must be one of {', '.join(known)}", repr(config.report_to), remedy, "unknown-name")
 
 
 @contextmanager
@@ -144,7 +145,7 @@ def _insert(model: Any, config: FineTuning) -> Any:
     if config.adapter is not None:
         if (there := getattr(model.config, "inserted", None)) is not None:
             remedy = 'Pass --insert none, or adapter = "none".'
-            fail("insert", "must be none for a model that has its layers already", there, remedy)
+            fail("insert", "must be none for a model that has its layers already", there, remedy, "has-layers")
         adapter.insert(model, TTCAdapterConfig.from_dict(config.adapter))
     if config.compiled:
         for part in getattr(model.base_model, "layers", [model]):  # those of one kind share what is compiled

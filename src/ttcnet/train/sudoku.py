@@ -37,7 +37,7 @@ class Sudoku:
         self.config, self.steps = config, config.steps
         if config.batch % count():
             remedy = "Pass a multiple, or start fewer processes."
-            fail("batch", f"must be a multiple of the {count()} processes", config.batch, remedy)
+            fail("batch", f"must be a multiple of the {count()} processes", config.batch, remedy, "conflict")
         self.feed = Feed(boards, config.batch, config.seed, config.augmentation, device)
 
     def rate(self, step: int) -> float:

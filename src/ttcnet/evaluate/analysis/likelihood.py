@@ -61,7 +61,8 @@ def likelihoods(
     """
     counts = answer_tokens(examples)
     if not all(counts) or not counts:
-        fail("examples", "must all have an answer", f"{counts.count(0)} of {len(counts)} without", "Use prepare().")
+        remedy = "Use prepare()."
+        fail("examples", "must all have an answer", f"{counts.count(0)} of {len(counts)} without", remedy, "no-data")
     for steps in horizons:
         with nullcontext() if steps is None else horizon(model, steps):
             sums = log_likelihoods(model, examples, tokens=tokens, watch=watch).tolist()

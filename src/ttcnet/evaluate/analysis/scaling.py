@@ -38,9 +38,10 @@ class ScalingConfig:
     def __post_init__(self) -> None:
         for method in self.methods:
             if method not in METHODS:
-                fail("method", f"must be one of {', '.join(METHODS)}", repr(method), "Name one of them.")
+                remedy = "Name one of them."
+                fail("method", f"must be one of {', '.join(METHODS)}", repr(method), remedy, "unknown-name")
         if self.cot not in ("on", "off", "both"):
-            fail("cot", "must be on, off or both", repr(self.cot), "Pass one of them.")
+            fail("cot", "must be on, off or both", repr(self.cot), "Pass one of them.", "unknown-name")
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,12 @@ def method_runs(
 ) -> list[MethodRun]:
     if settings.horizon is not None and not engine.plans:
         remedy = "Leave it out. A server plans as far as it was told to at its start."
-        fail("horizon", "must not be given: there are no TTC layers here to set it", settings.horizon, remedy)
+        rule = "must not be given: there are no TTC layers here to set it"
+        fail("horizon", rule, settings.horizon, remedy, "no-layers")
     if settings.methods == ("horizon",) and not engine.plans:
         remedy = "Compare other methods, or run `ttcnet eval math` for the accuracy alone."
-        fail("method horizon", "must not be given: there are no TTC layers here to set it", "no others", remedy)
+        rule = "must not be given: there are no TTC layers here to set it"
+        fail("method horizon", rule, "no others", remedy, "no-layers")
     own = task.horizon if settings.horizon is None else settings.horizon
     at: tuple[int | None, ...] = (own,) if engine.plans else (None,)
     kinds: list[tuple[str, Engine, tuple[int | None, ...], int, float]] = []

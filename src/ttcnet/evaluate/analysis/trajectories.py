@@ -58,7 +58,8 @@ def written(source: Iterable[Row]) -> Iterator[Text]:
             if last["role"] != "assistant":
                 raise ValueError(f"the last message is of the {last['role']}")
         except ValueError as error:
-            fail("data", "must have a problem and a solution in every row", f"{place}: {error}", "Correct the row.")
+            remedy = "Correct the row."
+            fail("data", "must have a problem and a solution in every row", f"{place}: {error}", remedy, "bad-data")
         yield Text(before, last["content"])
 
 
@@ -69,7 +70,7 @@ def generated(folder: Path, steps: int | None = None) -> Iterator[Text]:
     known = list(dict.fromkeys(line["horizon"] for line in lines))
     if len(known) > 1 and steps not in known:
         rule = f"must be one that {folder} has answers at, {', '.join(map(str, known))}"
-        fail("horizon", rule, steps, "Name one of them.")
+        fail("horizon", rule, steps, "Name one of them.", "unknown-name")
     for line in lines:
         if len(known) == 1 or line["horizon"] == steps:
             yield Text(put(asked[line["problem"]].text, system), line["text"])
@@ -94,7 +95,7 @@ def questions(texts: Iterable[Text], tokenizer: Any, limit: int | None = None, l
             kept[str(messages)] = Question(asked, thought)
     if len(kept) < 2:
         found = f"{len(kept)} ({', '.join(f'{count} rows {why}' for why, count in left_out.items()) or 'no others'})"
-        fail("data", "must have at least 2 questions", found, "Pass more: one's plan meets another's text.")
+        fail("data", "must have at least 2 questions", found, "Pass more: one's plan meets another's text.", "no-data")
     return Questions([*kept.values()], left_out)
 
 

@@ -53,13 +53,15 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         if self.samples > 1 and self.temperature == 0:
-            fail("temperature", f"must be above 0 for {self.samples} samples to differ", 0, "Pass, say, 0.6.")
+            remedy = "Pass, say, 0.6."
+            fail("temperature", f"must be above 0 for {self.samples} samples to differ", 0, remedy, "out-of-range")
         if not math.isfinite(self.temperature):
-            fail("temperature", "must be finite", self.temperature, "Pass, say, 0.6.")
+            fail("temperature", "must be finite", self.temperature, "Pass, say, 0.6.", "out-of-range")
         for example in self.examples:
             if not is_unicode(text := self.task.prompt(example)):
                 field = f"problem {example.number} of {self.name}"
-                fail(field, "must be whole Unicode text", repr(text[:40]), "Correct it: it has half a letter.")
+                remedy = "Correct it: it has half a letter."
+                fail(field, "must be whole Unicode text", repr(text[:40]), remedy, "bad-data")
 
     def keys(self) -> list[Key]:
         numbers, samples = [example.number for example in self.examples], range(self.samples)
@@ -99,7 +101,8 @@ def check(engine: Engine, config: RunConfig) -> None:
     """Fail if the engine cannot do what is asked."""
     if not engine.plans and config.horizons != (None,):
         remedy = "Leave it out. A server plans as far as it was told to at its start."
-        fail("horizon", "must not be given: there are no TTC layers here to set it", config.horizons, remedy)
+        rule = "must not be given: there are no TTC layers here to set it"
+        fail("horizon", rule, config.horizons, remedy, "no-layers")
     engine.check([config.ask(Key(example.number, 0, None)) for example in config.examples], config.max_tokens)
 
 

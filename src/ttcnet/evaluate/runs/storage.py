@@ -91,7 +91,7 @@ def generations(folder: Path) -> list[dict[str, Any]]:
             if not is_generation(line):
                 value = f"line {number}: {text[:40].decode('utf-8', 'replace')!r}"
                 remedy = "Take the line out; it will be made again."
-                fail(str(path), "must hold a generation a line", value, remedy)
+                fail(str(path), "must hold a generation a line", value, remedy, "damaged")
             if line["finish"] != FAILED or key_of(line) not in found:
                 found[key_of(line)] = line
     return [found[each] for each in sorted(found, key=lambda key: (key.horizon or 0, key.problem, key.sample))]
@@ -123,7 +123,7 @@ def settings_of(folder: Path, **fields: type) -> dict[str, Any]:
         )  # a search of the whole disk would take too long
         inner = sorted(path.parent for path in islice(near, SHOWN)) if folder.is_dir() else []
         remedy = f"Pass one of {', '.join(map(str, inner))}." if inner else "Pass what --out named."
-        fail("folder", "must hold an evaluation", str(folder), remedy, FileNotFoundError)
+        fail("folder", "must hold an evaluation", str(folder), remedy, "not-found")
     return read_json(folder / SETTINGS, REMEDY, **fields)
 
 
@@ -136,7 +136,7 @@ def problems_of(folder: Path) -> dict[int, Question]:
     for line in generations(folder):
         if line["problem"] not in found:
             value = f"none for problem {line['problem']}, which has an answer"
-            fail(str(folder / PROBLEMS), "must hold all problems", value, REMEDY)
+            fail(str(folder / PROBLEMS), "must hold all problems", value, REMEDY, "damaged")
     return found
 
 

@@ -143,7 +143,7 @@ def _spread(compute: Callable[..., None], family: Family, arguments: tuple[Any, 
     if problems * effort > PIECE:
         size = min(max(1, PIECE // effort // BLOCK) * BLOCK, -(-problems // workers))
         pieces = [(first, min(first + size, problems)) for first in range(0, problems, size)]
-        _in_pieces(lambda first, last: compute(first, last, *per_matrix, *arrays, *arguments), pieces, workers)
+        in_pieces(lambda first, last: compute(first, last, *per_matrix, *arrays, *arguments), pieces, workers)
         return
     if workers == 1:
         compute(0, problems, *per_matrix, *arrays, *arguments)
@@ -154,7 +154,7 @@ def _spread(compute: Callable[..., None], family: Family, arguments: tuple[Any, 
         done.result()
 
 
-def _in_pieces(compute: Callable[[int, int], None], pieces: list[tuple[int, int]], workers: int) -> None:
+def in_pieces(compute: Callable[[int, int], None], pieces: list[tuple[int, int]], workers: int) -> None:
     """compute(first, last) for all pieces. An interrupt does not wait for those that have begun: their threads are
     daemons, which hold no process back, and what they write to is theirs."""
     done: SimpleQueue[BaseException | None] = SimpleQueue()

@@ -32,7 +32,7 @@ def grade(row: Mapping[str, Any], text: str) -> Verdict:
     if not is_puzzle(row):
         rule = "must have numbers, a list of whole numbers, and target, a whole number"
         given = f"{row.get('numbers')!r} and {row.get('target')!r}"
-        fail("row", rule, given, "Make rows with `ttcnet countdown make`.")
+        fail("row", rule, given, "Make rows with `ttcnet countdown make`.", "bad-data")
     target, found = row["target"], stated(text)
     if found is None:
         return Verdict(False, None, "there is no answer")

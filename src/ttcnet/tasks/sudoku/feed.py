@@ -24,7 +24,8 @@ class Feed:
 
     def __init__(self, boards: Boards, batch: int, seed: int, augmentation: str, device: torch.device | str) -> None:
         if not 1 <= batch <= len(boards):
-            fail("batch", f"must be between 1 and the {len(boards)} boards", batch, "Pass a smaller batch.")
+            remedy = "Pass a smaller batch."
+            fail("batch", f"must be between 1 and the {len(boards)} boards", batch, remedy, "out-of-range")
         self.puzzles = torch.from_numpy(boards.puzzles).to(device)
         self.solutions = torch.from_numpy(boards.solutions).to(device)
         self.batch, self.seed, self.augmentation = batch, seed, augmentation

@@ -97,7 +97,8 @@ def score(predictions: Any, puzzles: Any, solutions: Any, guesses: Any = None) -
     )
     if not predictions.shape == puzzles.shape == solutions.shape:
         value = f"{predictions.shape}, {puzzles.shape} and {solutions.shape}"
-        fail("predictions, puzzles and solutions", "must have one shape", value, "Give one of each for every board.")
+        remedy = "Give one of each for every board."
+        fail("predictions, puzzles and solutions", "must have one shape", value, remedy, "shape")
     check_blanks(puzzles)
     masked = puzzles == 0
     right = ((predictions == solutions) & masked).sum(1)
@@ -110,7 +111,8 @@ def score(predictions: Any, puzzles: Any, solutions: Any, guesses: Any = None) -
     if guesses is not None:
         ratings = np.asarray(guesses)
         if ratings.shape != blanks.shape:
-            fail("guesses", f"must have shape {blanks.shape}", ratings.shape, "Give one rating for every board.")
+            remedy = "Give one rating for every board."
+            fail("guesses", f"must have shape {blanks.shape}", ratings.shape, remedy, "shape")
         for low, high in BANDS:
             here = (ratings >= low) & (ratings <= (np.inf if high is None else high))
             if here.any():
@@ -128,7 +130,8 @@ def check_blanks(puzzles: NDArray[Any]) -> None:
     full = (puzzles > 0).all(1)
     if full.any():
         value = f"a full puzzle at index {int(full.argmax())}"
-        fail("puzzles", "must have a blank each", value, "Leave full boards out: there is nothing to predict.")
+        remedy = "Leave full boards out: there is nothing to predict."
+        fail("puzzles", "must have a blank each", value, remedy, "bad-board")
 
 
 def rates(right: NDArray[np.int64], blanks: NDArray[np.int64]) -> tuple[Rate, Rate]:
@@ -150,10 +153,12 @@ def rates(right: NDArray[np.int64], blanks: NDArray[np.int64]) -> tuple[Rate, Ra
 def _boards(name: str, value: Any, lowest: int) -> NDArray[Any]:
     array = np.asarray(value)
     if array.dtype.kind not in "iu":
-        fail(name, "must hold integers", array.dtype, "Convert it, or take the most likely digit first.", TypeError)
+        fail(name, "must hold integers", array.dtype, "Convert it, or take the most likely digit first.", "dtype")
     if array.ndim != 2 or array.shape[1] != 81 or len(array) == 0:
-        fail(name, "must have shape (N, 81) with N > 0", array.shape, "Write every board as one row of 81 digits.")
+        remedy = "Write every board as one row of 81 digits."
+        fail(name, "must have shape (N, 81) with N > 0", array.shape, remedy, "shape")
     if array.min() < lowest or array.max() > 9:
         value = f"{array.min()} to {array.max()}"
-        fail(name, f"must hold the digits {lowest} to 9", value, "Add 1 to classes that are counted from 0.")
+        remedy = "Add 1 to classes that are counted from 0."
+        fail(name, f"must hold the digits {lowest} to 9", value, remedy, "bad-board")
     return array

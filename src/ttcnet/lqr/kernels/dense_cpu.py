@@ -1,0 +1,182 @@
+"""Dense problems on the CPU: dense_cpu_loops.py over torch's threads.
+
+Fields go in as they are: what problems or steps share is neither expanded nor copied. A pass over the problems is cut
+into pieces of whole blocks, so that Ctrl-C is answered between them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .fused_cpu import PIECE, in_pieces, why_not
+
+__all__ = ["LARGEST", "Given", "backward", "forward", "read", "why_not"]
+
+FIELDS = ("A", "B", "Q", "R", "h0", "r", "q", "c", "N", "Qf")
+LARGEST = 64  # states or actions
+CACHE = 1 << 18  # bytes that a matrix of all problems of a block may take
+KEPT = 1 << 30  # bytes that the forward pass may keep for the backward pass, which works the rest out again
+
+
+class Given(NamedTuple):
+    """Fields as arrays, (count, steps, ...), and for every problem which of the `count` is its own. What was expanded
+    is read once."""
+
+    arrays: dict[str, Any]
+    forms: dict[str, tuple[bool, int]]  # whether all problems share a field, and its steps, before it was narrowed
+    which: Any
+    problems: int
+    horizon: int
+    n: int
+    m: int
+
+    def of(self, index: Any) -> Given:
+        """Some of the problems alone; None for all."""
+        return self if index is None else self._replace(which=self.which[:, index].copy(), problems=len(index))
+
+
+def read(fields: dict[str, Tensor], batch: torch.Size, horizon: int) -> Given:
+    """A and R are matrices; leading dimensions are as many in every field, and as large as in `batch`, or 1."""
+    lead, problems = len(batch), batch.numel()
+    n, m = fields["B"].shape[-2:]
+    arrays, forms, which = {}, {}, np.zeros((len(FIELDS), problems), np.int64)
+    dtype = fields["B"].dtype
+    for row, name in enumerate(FIELDS):
+        x = fields.get(name)
+        if x is None:
+            shape = (0, 1, 1, 1) if name in ("N", "Qf") else (0, 1, 1)
+            arrays[name] = np.zeros(shape, torch.zeros((), dtype=dtype).numpy().dtype)
+            continue
+        x = x.detach()
+        if name in ("h0", "Qf"):
+            x = x.unsqueeze(lead)
+        forms[name] = x.shape[:lead].numel() == 1 and problems > 1, x.shape[lead]
+        x = x[tuple(slice(0, 1) if x.stride(d) == 0 else slice(None) for d in range(lead + 1))]
+        rows = torch.arange(x.shape[:lead].numel()).reshape(x.shape[:lead])
+        which[row] = rows.expand(batch).flatten().numpy()
+        arrays[name] = x.reshape(-1, *x.shape[lead:]).contiguous().numpy()
+    return Given(arrays, forms, which, problems, horizon, n, m)
+
+
+def _width(given: Given, itemsize: int) -> int:
+    """Problems side by side: as many as the cache holds, in powers of two, and no more than there are."""
+    room = CACHE // (max(given.n, given.m) * given.n * itemsize)
+    width = 128
+    while width > 16 and (width > room or width > given.problems):
+        width //= 2
+    return max(1, min(width, given.problems))
+
+
+def _work(given: Given, dtype: Any) -> tuple[int, tuple[int, ...]]:
+    """The number of problems side by side, and the shape of what is kept of all of them."""
+    width = _width(given, np.dtype(dtype).itemsize)
+    entries = given.n * (given.n + 1) // 2 + given.m * given.n + given.m
+    return width, (-(-given.problems // width), given.horizon, entries, width)
+
+
+def _spread(given: Given, width: int, compute: Callable[[int, int, int], None]) -> None:
+    """compute(first, last, piece) over all problems, in the pieces of `pieces`."""
+    edges = pieces(given, width)
+    shares = list(pairwise(edges))
+    if len(shares) == 1:
+        compute(*shares[0], 0)
+        return
+    numbers = {share: k for k, share in enumerate(shares)}
+    in_pieces(lambda first, last: compute(first, last, numbers[first, last]), shares, torch.get_num_threads())
+
+
+def pieces(given: Given, width: int) -> list[int]:
+    """Where the pieces of the work begin and end: whole blocks, a share for every thread, none too long."""
+    blocks, workers = -(-given.problems // width), torch.get_num_threads()
+    effort = given.horizon * (2 * given.n**3 + 4 * given.n**2 * given.m + 100) * width  # of a block
+    size = max(1, min(-(-blocks // workers), PIECE // effort))
+    return [min(k * size * width, given.problems) for k in range(-(-blocks // size) + 1)]
+
+
+def forward(given: Given, work: Any, keep: bool, gains: bool) -> tuple[dict[str, Any], Any, Any]:
+    """The solution (u, h, costate, cost, and K, k, P, p if `gains`), what is kept for `backward`, and the largest d of
+    every problem. `work` is the dtype to compute in."""
+    N, T, n, m = given.problems, given.horizon, given.n, given.m
+    dtype = given.arrays["B"].dtype
+    width, shape = _work(given, work)
+    keep = keep and int(np.prod(shape)) * np.dtype(work).itemsize <= KEPT
+    kept = np.empty(shape if keep else (0, 1, 1, width), work)
+    sizes = {"u": (N, T, m), "h": (N, T + 1, n), "costate": (N, T + 1, n), "cost": (N,)}
+    more = {"K": (N, T, m, n), "k": (N, T, m), "P": (N, T + 1, n, n), "p": (N, T + 1, n)}
+    out = {name: np.empty(size, dtype) for name, size in sizes.items()}
+    out |= {name: np.empty(size if gains else (0,) * len(size), dtype) for name, size in more.items()}
+    lost = np.empty(N, work)
+    run, fields = _compiled("forward", dtype, work), tuple(given.arrays.values())
+    results = tuple(out.values())
+    _spread(
+        given, width, lambda first, last, piece: run(
+            first, last, piece, width, T, gains, given.which, *fields, kept, *results, lost)
+    )  # fmt: skip
+    return out, kept, lost
+
+
+def backward(
+    given: Given, work: Any, kept: Any, solution: Sequence[Any], grads: Sequence[Any], wanted: tuple[str, ...]
+) -> dict[str, Any]:
+    """The gradients of the `wanted` fields: for every problem, or summed where all problems share the field. `grads`
+    are those of u, h, costate and cost; None stands for zero."""
+    N, T = given.problems, given.horizon
+    dtype = given.arrays["B"].dtype
+    width, _ = _work(given, work)
+    parts = len(pieces(given, width)) - 1
+    stores, sums = {}, {}
+    for name in FIELDS:
+        x = given.arrays[name]
+        matrix = x.shape[2:] if x.ndim == 4 else (*x.shape[2:], 1)
+        shared, steps = given.forms[name] if name in wanted else (False, 0)
+        stores[name] = np.zeros((N, steps, *matrix) if steps and not shared else (0, 1, 1, 1), dtype)
+        sums[name] = np.zeros((parts, steps, *matrix) if shared else (0, 1, 1, 1), work)
+    none = (np.zeros((0, 1, 1), dtype), np.zeros((0, 1, 1), dtype), np.zeros((0, 1, 1), dtype), np.zeros(0, dtype))
+    given_grads = tuple(other if x is None else x for x, other in zip(grads, none, strict=True))
+    matrices = tuple(given.arrays[name] for name in ("A", "B", "Q", "R", "N", "Qf"))
+    run, rows, lost = _compiled("backward", dtype, work), np.arange(N), np.empty(0, work)
+    outputs = (*stores.values(), *sums.values())
+    _spread(
+        given, width, lambda first, last, piece: run(
+            first, last, piece, width, T, given.which, rows, *matrices, kept, *solution, *given_grads, *outputs, lost)
+    )  # fmt: skip
+    return {name: sums[name].sum(0, keepdims=True) if sums[name].shape[0] else stores[name] for name in wanted}
+
+
+@cache
+def _compiled(name: str, dtype: Any, work: Any) -> Callable[..., None]:
+    """A function of dense_cpu_loops; says so if compiling takes long."""
+    from . import dense_cpu_loops  # imports numba
+
+    run: Callable[..., None] = getattr(dense_cpu_loops, name)
+    notice = "ttcnet: compiling the %s pass of dense problems for the CPU, once on this machine (about 20 s) ..."
+
+    def first_time(*arguments: Any) -> None:
+        timer = threading.Timer(2.0, logging.getLogger("ttcnet").warning, (notice, name))
+        timer.start()
+        try:
+            run(0, 0, *arguments[2:])  # over no problem at all
+        finally:
+            timer.cancel()
+
+    done = threading.Event()
+    lock = threading.Lock()
+
+    def called(*arguments: Any) -> None:
+        if not done.is_set():
+            with lock:
+                if not done.is_set():
+                    first_time(*arguments)
+                    done.set()
+        run(*arguments)
+
+    return called

@@ -1,0 +1,94 @@
+"""Contextualisation by whole systems: a token writes the dynamics themselves, dense, and the same at every step.
+
+For every head, with coefficients c and e that are linear in the token and shared by its heads:
+
+    A = A_0 + Σ_i c_i A_i        B = B_0 + Σ_i e_i B_i        Q = C diag(q) C'        R^-1 = diag(r_inv)
+
+A_i, B_i and C are learned; the state h_0 is linear in the token, and so are q and r_inv before a softplus. The last
+step costs what the others do. Nothing is scaled to a fixed size: what the token says of sizes stays.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad, softplus
+
+from ttcnet.errors import fail
+from ttcnet.lqr import StationaryLQR
+from ttcnet.lqr.arithmetic import without_autocast, working_dtype
+
+STILL = 0.7  # of A_0, a multiple of the identity: a state that is left alone fades
+SPREAD = 0.3  # of A and B over tokens, at the start
+
+
+class SystemContext(nn.Module):
+    """Problems from what the layer's projection puts out.
+
+    Args:
+        heads: number of heads.
+        state_size: n, the size of a head's state.
+        action_size: m, the size of a head's action.
+        rank: number of matrices A_i, and likewise B_i, of a head.
+        time_homogeneous: must be left out, since these problems are the same at every step anyway.
+        where: device and dtype of the parameters, as torch takes them.
+    """
+
+    kind: ClassVar[str] = "system"
+
+    def __init__(
+        self, heads: int, state_size: int, action_size: int, rank: int, time_homogeneous: bool | str, **where: Any
+    ) -> None:
+        super().__init__()
+        if time_homogeneous:
+            rule, remedy = "must be left out with context 'system', which has no decays", "Leave it out."
+            fail("time_homogeneous", rule, repr(time_homogeneous), remedy, "conflict")
+        self.heads, self.rank = heads, rank
+        n, m = self.sizes = state_size, action_size
+        self.widths = [heads * n, rank, rank, heads * n, heads * m]
+        self.inputs = sum(self.widths)
+        self.bias = nn.Parameter(torch.empty(sum(self.widths[3:]), **where))  # of q and r_inv
+        self.bases_A = nn.Parameter(torch.empty(rank + 1, heads, n, n, **where))  # A_0 comes first
+        self.bases_B = nn.Parameter(torch.empty(rank + 1, heads, n, m, **where))
+        self.C = nn.Parameter(torch.empty(heads, n, n, **where))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        n, _ = self.sizes
+        one = torch.eye(n, device=self.C.device, dtype=self.C.dtype)
+        nn.init.zeros_(self.bias)
+        for bases in (self.bases_A, self.bases_B):
+            nn.init.normal_(bases, std=SPREAD * self.rank**-0.5)
+        self.bases_A[0] = STILL * one
+        nn.init.normal_(self.bases_B[0], std=n**-0.5)
+        nn.init.normal_(self.C, std=0.1)
+        self.C += one
+
+    def forward(self, inputs: Tensor) -> StationaryLQR:
+        """Problems from (N, inputs)."""
+        with without_autocast(inputs.device):
+            inputs = inputs.to(working_dtype(inputs.dtype))
+            dtype = inputs.dtype
+            bias = pad(self.bias.to(dtype), (sum(self.widths[:3]), 0))
+            h0, of_A, of_B, q, r_inv = (inputs + bias).split(self.widths, -1)
+            C = self.C.to(dtype) * softplus(q.unflatten(-1, (self.heads, -1))).sqrt().unsqueeze(-2)
+            return StationaryLQR(
+                A=_combined(of_A, self.bases_A.to(dtype)),
+                B=_combined(of_B, self.bases_B.to(dtype)),
+                Q=C @ C.mT,
+                r_inv=softplus(r_inv.unflatten(-1, (self.heads, -1))),
+                h0=h0.unflatten(-1, (self.heads, -1)),
+            )
+
+    def extra_repr(self) -> str:
+        n, m = self.sizes
+        return f"heads={self.heads}, n={n}, m={m}, rank={self.rank}"
+
+
+def _combined(coefficients: Tensor, bases: Tensor) -> Tensor:
+    """The first basis and the combination of the others, (N, heads, i, j)."""
+    return (bases[0].flatten() + coefficients @ bases[1:].flatten(1)).unflatten(-1, bases.shape[1:])

@@ -1,0 +1,155 @@
+"""Problems that are the same at every step: `plan` by doubling against `solve` step by step."""
+
+import math
+from dataclasses import fields, replace
+
+import pytest
+import torch
+
+from ttcnet.lqr import StationaryLQR, plan, solve
+
+HORIZONS = [1, 2, 3, 8, 17, 40]
+FIELDS = [field.name for field in fields(StationaryLQR)]
+
+
+def draw(n, m, *, shared=False, growth=1.1, scale=1.0, rank=None, tokens=3, heads=2, dtype=torch.float64, seed=0):
+    """Rotations times `growth`, costs of order one (of this rank), r_inv of order `scale`."""
+    random = torch.Generator().manual_seed(seed)
+    lead = (tokens,) if shared else (tokens, heads)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+    def cost(*lead):
+        C = normal(*lead, n, rank or n) * n**-0.5
+        return C @ C.mT
+
+    family = StationaryLQR(
+        A=growth * torch.linalg.qr(normal(*lead, n, n))[0],
+        B=normal(*lead, n, m) * n**-0.5,
+        Q=cost(*lead),
+        Qf=cost(tokens, heads),
+        r_inv=scale * (0.1 + torch.rand(tokens, heads, m, generator=random, dtype=torch.float64)),
+        h0=normal(tokens, heads, n),
+    )
+    return StationaryLQR(**{name: getattr(family, name).to(dtype) for name in FIELDS})
+
+
+def differentiated(family, compute):
+    """u and the gradient of every field, for a fixed loss."""
+    leaves = {name: getattr(family, name).detach().clone().requires_grad_() for name in FIELDS}
+    u = compute(StationaryLQR(**leaves))
+    weights = torch.linspace(-1, 1, u.numel(), dtype=u.dtype).view(u.shape)
+    grads = torch.autograd.grad((u * weights).sum(), [*leaves.values()], materialize_grads=True)  # Q has none at T = 1
+    return {"u": u.detach(), **dict(zip(FIELDS, grads, strict=True))}
+
+
+def by_steps(horizon):
+    return lambda family: solve(family.unroll(horizon)).u[..., 0, :]
+
+
+def error(found, truth):
+    return float((found.double() - truth.double()).norm() / truth.double().norm().clamp_min(1e-300))
+
+
+@pytest.mark.parametrize("horizon", HORIZONS)
+@pytest.mark.parametrize(("n", "m", "shared"), [(1, 1, False), (5, 3, True), (3, 5, False), (16, 16, True)])
+def test_the_same_as_step_by_step(n, m, shared, horizon):
+    family = draw(n, m, shared=shared)
+    found = differentiated(family, lambda problems: plan(problems, horizon))
+    truth = differentiated(family, by_steps(horizon))
+    for name in found:
+        symmetric = truth[name] if name[0] != "Q" else (truth[name] + truth[name].mT) / 2
+        assert error(found[name], symmetric) < 1e-10, name
+
+
+def test_without_a_terminal_cost_the_last_step_is_like_the_others():
+    family = draw(4, 2)
+    assert torch.equal(plan(replace(family, Qf=None), 5), plan(replace(family, Qf=family.Q), 5))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4])
+@pytest.mark.parametrize(
+    ("n", "m", "rank", "growth"), [(1, 1, None, 1.1), (5, 3, None, 1.5), (3, 5, 1, 0.5), (16, 7, 4, 1.1)]
+)
+def test_digits_of_float32(n, m, rank, growth, scale):
+    """An error of 200 times what a rounding of the inputs does, or 1e-5 in u and 1e-4 in a gradient."""
+    family = draw(n, m, rank=rank, growth=growth, scale=scale, dtype=torch.float32)
+    exact = StationaryLQR(**{name: getattr(family, name).double() for name in FIELDS})
+    random = torch.Generator().manual_seed(1)
+
+    def moved(name):
+        x = getattr(exact, name)
+        x = x * (1 + 2**-24 * (2 * torch.rand(x.shape, generator=random, dtype=x.dtype) - 1))
+        return (x + x.mT) / 2 if name[0] == "Q" else x
+
+    for horizon in (1, 2, 17):
+        truth = differentiated(exact, by_steps(horizon))
+        nearby = differentiated(StationaryLQR(**{name: moved(name) for name in FIELDS}), by_steps(horizon))
+        found = differentiated(family, lambda problems, T=horizon: plan(problems, T))
+        for name in found:
+            bar = max(200 * error(nearby[name], truth[name]), 1e-5 if name == "u" else 1e-4)
+            assert error(found[name], truth[name]) <= bar, (horizon, name)
+
+
+def test_an_action_that_costs_too_much_is_not_taken():
+    family = draw(4, 3)
+    family.r_inv[..., 1] = 0
+    found = differentiated(family, lambda problems: plan(problems, 6))
+    assert (found["u"][..., 1] == 0).all()
+    assert all(x.isfinite().all() for name, x in found.items() if name != "r_inv")
+    without = replace(family, B=family.B[..., ::2], r_inv=family.r_inv[..., ::2])
+    assert torch.allclose(found["u"][..., ::2], plan(without, 6))
+
+
+def test_half_precision_and_no_horizon():
+    family = draw(4, 2, dtype=torch.bfloat16)
+    assert plan(family, 8, check=False).dtype == torch.bfloat16
+    assert (plan(family, 0) == 0).all()
+
+
+def test_a_problem_without_a_number_stays_by_itself():
+    family = draw(4, 2)
+    family.A[1, 0, 0, 0] = math.nan
+    u = plan(family, 8, check=False)
+    assert u[1, 0].isnan().all()
+    assert u[0].isfinite().all()
+    assert u[1, 1].isfinite().all()
+
+
+def test_transforms():
+    family, horizon = draw(3, 2, tokens=2), 5
+
+    def of_states(h0):
+        return plan(replace(family, h0=h0), horizon)
+
+    whole = torch.func.jacrev(of_states)(family.h0)
+    assert torch.allclose(torch.einsum("abcdef,def->abc", whole, family.h0), of_states(family.h0))  # linear in h0
+    many = torch.stack([family.h0, 2 * family.h0])
+    assert torch.allclose(torch.func.vmap(of_states)(many), torch.stack([of_states(h0) for h0 in many]))
+
+
+@pytest.mark.parametrize(
+    ("field", "change", "code"),
+    [
+        ("A", lambda x: x[..., :-1], "shape"),
+        ("h0", lambda x: x[0], "shape"),
+        ("r_inv", lambda x: -x, "negative"),
+        ("Q", lambda x: x + torch.triu(torch.ones_like(x)), "not-symmetric"),
+        ("B", lambda x: x * math.inf, "not-finite"),
+        ("Qf", lambda x: x.float(), "dtype"),
+    ],
+)
+def test_bad_input(field, change, code):
+    family = draw(4, 2)
+    with pytest.raises((ValueError, TypeError)) as caught:
+        plan(replace(family, **{field: change(getattr(family, field))}), 4)
+    assert caught.value.code == code
+    assert field in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", ["fused", "symplectic"])
+def test_backends_that_have_no_solver_say_so(backend):
+    with pytest.raises(RuntimeError, match="StationaryLQR") as caught:
+        plan(draw(4, 2), 4, backend)
+    assert caught.value.code == "backend"

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ttcnet.bench.results import write
-from ttcnet.console import Commands, say
+from ttcnet.terminal.console import Commands, say
 
 from .figure import draw
 from .parameters import parameter_rows

@@ -17,7 +17,7 @@ from experiments.lqr_in_a_token.table import token_table
 from experiments.math_small.table import math_small_table
 from experiments.sudoku.table import sudoku_tables
 from experiments.where_planning_pays.table import pays_table
-from ttcnet.console import say
+from ttcnet.terminal.console import say
 from ttcnet.writing import write_text
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ttcnet import options
+from ttcnet import command_options
 from ttcnet.torch_settings import avoid_cudnn, compiling_up_to
 
 enabled = torch.backends.cuda.cudnn_sdp_enabled
@@ -19,7 +19,7 @@ def attention():
 
 
 def test_attention_by_cudnn_is_switched_off_aloud_and_once(monkeypatch, capsys):
-    monkeypatch.setattr(options, "gpus", lambda: 1)
+    monkeypatch.setattr(command_options, "gpus", lambda: 1)
     avoid_cudnn()
     assert not enabled()
     assert "cuDNN is off" in capsys.readouterr().err
@@ -28,7 +28,7 @@ def test_attention_by_cudnn_is_switched_off_aloud_and_once(monkeypatch, capsys):
 
 
 def test_without_a_gpu_nothing_is_changed(monkeypatch, capsys):
-    monkeypatch.setattr(options, "gpus", lambda: 0)
+    monkeypatch.setattr(command_options, "gpus", lambda: 0)
     avoid_cudnn()
     assert enabled()
     assert capsys.readouterr().err == ""

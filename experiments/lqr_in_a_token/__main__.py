@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ttcnet.bars import Bar
+from ttcnet.command_options import usable
 from ttcnet.errors import complaints, fail
-from ttcnet.options import usable
+from ttcnet.terminal.progress_bars import Bar
 
 if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
     from experiments.lqr_in_a_token.training import Settings

@@ -22,12 +22,12 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from ttcnet.console import tell
+from ttcnet.command_options import usable
 from ttcnet.errors import complaints, fail
 from ttcnet.evaluate import wilson
-from ttcnet.insertable import check_gain
-from ttcnet.options import usable
+from ttcnet.nn.options import check_gain
 from ttcnet.reading import check_settings
+from ttcnet.terminal.console import tell
 from ttcnet.writing import write_json
 
 from .tasks import TASKS, grade

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ttcnet.command_options import usable
 from ttcnet.errors import complaints
-from ttcnet.options import usable
 from ttcnet.tasks.sudoku.settings import ARCHITECTURES, OF_INSERTED, TrainConfig
 from ttcnet.writing import write_json
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ttcnet.command_options import usable
 from ttcnet.errors import complaints
-from ttcnet.options import usable
 
 if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
     from experiments.where_planning_pays.imitation import Demonstrations, Imitation

@@ -177,7 +177,7 @@ def complaints() -> Iterator[None]:
     """Around a command: a sentence instead of a traceback, where that is all there is to say."""
     import typer
 
-    from .console import DEBUG, say
+    from .terminal.console import DEBUG, say
 
     try:
         yield

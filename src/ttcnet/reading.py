@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from .errors import fail
 from .extras import require
-from .names import is_path
+from .model_names import is_path
 
 FILES = (".json", ".gz", ".csv", ".txt", ".parquet", ".zip")  # no dataset of the Hub has a name that ends so
 REMEDY = "Check its name, its subset and split (`ttcnet data` takes these), and the network."

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import ttcnet
 from benchmarks.__main__ import app as published
 from benchmarks.tables import decoding, speed_table
-from ttcnet import options
+from ttcnet import command_options as options
 from ttcnet.bench import measure as measuring
 from ttcnet.bench import peers, sweeps
 from ttcnet.bench.decode import measure_decoding

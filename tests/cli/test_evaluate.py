@@ -14,7 +14,7 @@ import ttcnet.adapter as adapter
 from tests.evaluate.scripted import Scripted, model_folder, sums, ttcnet, write
 from tests.fake_server import answer, serving
 from tests.train import tiny
-from ttcnet import endpoint
+from ttcnet import chat_client
 from ttcnet.evaluate.runs.run import RunConfig, run
 from ttcnet.evaluate.runs.show import chosen, page_through
 from ttcnet.evaluate.runs.storage import generations
@@ -72,7 +72,7 @@ def test_horizons_of_a_model_and_of_an_adapter(models, tmp_path):
 
 def test_a_server_with_trouble(tmp_path, monkeypatch):
     """It drops, errs and stalls; one problem it never answers."""
-    monkeypatch.setattr(endpoint, "Endpoint", partial(endpoint.Endpoint, pause=0.01, attempts=4))
+    monkeypatch.setattr(chat_client, "Endpoint", partial(chat_client.Endpoint, pause=0.01, attempts=4))
 
     def script(request, number):
         what = request["messages"][-1]["content"]
@@ -98,7 +98,7 @@ def test_a_server_with_trouble(tmp_path, monkeypatch):
 
 
 def test_a_server_that_answers_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(endpoint, "Endpoint", partial(endpoint.Endpoint, pause=0.01))
+    monkeypatch.setattr(chat_client, "Endpoint", partial(chat_client.Endpoint, pause=0.01))
     file = sums(tmp_path / "sums.jsonl")
     with serving(lambda *_: 401) as (url, _):
         for command in ("math", "scaling"):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ttcnet.console import FAULT
+from ttcnet.terminal.console import FAULT
 
 from . import cases, world
 

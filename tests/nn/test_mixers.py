@@ -10,9 +10,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from tests.raising import raises
-from ttcnet.insertable import MIXERS
 from ttcnet.nn import mixers
 from ttcnet.nn.mixers import KINDS, build, matched, parameters
+from ttcnet.nn.options import MIXERS
 
 VARIANTS = [(kind, {}) for kind in KINDS]
 VARIANTS += [

@@ -245,7 +245,7 @@ def test_only_complaints_come_without_a_traceback(tmp_path, monkeypatch):
     from typer.testing import CliRunner
 
     from ttcnet.cli import app
-    from ttcnet.console import FAULT
+    from ttcnet.terminal.console import FAULT
 
     def broken(_, **__):
         raise ValueError("something inside")

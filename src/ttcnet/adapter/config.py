@@ -7,7 +7,7 @@ from typing import Any
 
 from ttcnet.bounds import check_size
 from ttcnet.errors import fail
-from ttcnet.insertable import (
+from ttcnet.nn.options import (
     TTC,
     check_context,
     check_gain,

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from ttcnet.errors import fail
-from ttcnet.insertable import TTC
 from ttcnet.lqr.checks import horizon as check_horizon
 from ttcnet.models.masks import real_tokens, refuse_packing
 from ttcnet.models.pretrained import Conventions
+from ttcnet.nn.options import TTC
 
 from .card import whole_card
 from .config import FORGETFUL, TTCAdapterConfig

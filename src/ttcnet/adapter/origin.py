@@ -20,7 +20,7 @@ from torch import nn
 from transformers import AutoConfig, PreTrainedConfig
 
 from ttcnet.errors import fail
-from ttcnet.names import ADAPTER
+from ttcnet.model_names import ADAPTER
 
 from .inserted_layers import InsertedLayers
 

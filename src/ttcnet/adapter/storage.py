@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from ttcnet import __version__, processes, tensor_file
 from ttcnet.errors import fail
+from ttcnet.model_names import ADAPTER as FILE
 from ttcnet.models.hub import write_card
-from ttcnet.names import ADAPTER as FILE
 from ttcnet.writing import write_text
 
 from .card import adapter_card

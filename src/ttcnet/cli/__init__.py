@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ttcnet import __version__
-from ttcnet.console import Commands, plain_logs, say
+from ttcnet.terminal.console import Commands, plain_logs, say
 
 from . import analyse, countdown, data, evaluate, sft, sudoku
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ttcnet.options import Device, Trust
+from ttcnet.command_options import Device, Trust
 
 app = typer.Typer(help="Look inside models.", no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -30,10 +30,10 @@ def alignment(
     trust_remote_code: Trust = False,
 ) -> None:
     """Compare the plans of TTC layers with the chain of thought that follows, of the same question and of others."""
-    from ttcnet.console import say, tell
     from ttcnet.errors import complaints
     from ttcnet.extras import require
-    from ttcnet.names import check_model
+    from ttcnet.model_names import check_model
+    from ttcnet.terminal.console import say, tell
     from ttcnet.writing import check_output, check_picture, write_json
 
     with complaints():

@@ -15,14 +15,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ttcnet import options
-from ttcnet.bars import Bar
+from ttcnet import command_options as options
 from ttcnet.bench.measure import Outcome, Point, measure
 from ttcnet.bench.providers import OURS, PEERS, PROVIDERS, installed, why_not
 from ttcnet.bench.results import Row, line, parse, resume, stamp, write
 from ttcnet.bench.sweeps import SWEEPS, History, expand
-from ttcnet.console import Commands, say
 from ttcnet.errors import whole_number
+from ttcnet.terminal.console import Commands, say
+from ttcnet.terminal.progress_bars import Bar
 from ttcnet.testing.regimes import REGIMES
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)

@@ -29,10 +29,10 @@ def make_command(
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
 ) -> None:
     """Make puzzles with solutions: problem, solution and answer for ttcnet sft; numbers and target for grading."""
-    from ttcnet.console import say
     from ttcnet.errors import complaints, fail, whole_number
     from ttcnet.tasks.countdown.generator import Difficulty, make
     from ttcnet.tasks.countdown.text import row
+    from ttcnet.terminal.console import say
     from ttcnet.writing import check_output, is_stream, write_lines
 
     with complaints():

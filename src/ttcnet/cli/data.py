@@ -16,9 +16,9 @@ def data(
 ) -> None:
     """Make training data: fetch, normalise, drop duplicates and test problems, verify answers, sample. Run the same
     command again to resume an interrupted run."""
-    from ttcnet.console import say, tell
     from ttcnet.data.settings import settings as made
     from ttcnet.errors import complaints
+    from ttcnet.terminal.console import say, tell
 
     with complaints():
         config = made(settings, out)

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from ttcnet.console import say, show, tell
+from ttcnet.command_options import Device, Trust, numbers, usable
 from ttcnet.errors import complaints, fail
 from ttcnet.locking import owned
-from ttcnet.names import check_model
-from ttcnet.options import Device, Trust, numbers, usable
+from ttcnet.model_names import check_model
+from ttcnet.terminal.console import say, show, tell
 from ttcnet.writing import check_folder
 
 from .likelihood import likelihood
@@ -211,7 +211,7 @@ def _engine(
     from ttcnet.extras import require
 
     if server is not None:
-        from ttcnet.endpoint import Endpoint
+        from ttcnet.chat_client import Endpoint
         from ttcnet.evaluate.engines.server import Server
 
         tell(f"Asking {server} for its models ...")

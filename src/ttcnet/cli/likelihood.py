@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ttcnet.options import Device, Trust, numbers, usable
+from ttcnet.command_options import Device, Trust, numbers, usable
 
 
 def likelihood(
@@ -33,11 +33,11 @@ def likelihood(
 
         from rich.console import Console
 
-        from ttcnet.bars import Bar
-        from ttcnet.console import say, tell
         from ttcnet.extras import require
-        from ttcnet.names import check_model
+        from ttcnet.model_names import check_model
         from ttcnet.reading import rows
+        from ttcnet.terminal.console import say, tell
+        from ttcnet.terminal.progress_bars import Bar
         from ttcnet.train.examples import check_examples, prepare
         from ttcnet.writing import check_output
 

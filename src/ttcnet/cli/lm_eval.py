@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ttcnet.options import Device, Trust
+from ttcnet.command_options import Device, Trust
 
 PAPER = "hellaswag,winogrande,arc_challenge,mmlu"
 CODE = "humaneval"
@@ -43,10 +43,10 @@ def lm(
 ) -> None:
     """Evaluate a language model with lm-evaluation-harness. On several GPUs: accelerate launch -m ttcnet.cli eval lm
     ..."""
-    from ttcnet.console import say, tell
     from ttcnet.errors import complaints
     from ttcnet.extras import require
-    from ttcnet.names import check_model
+    from ttcnet.model_names import check_model
+    from ttcnet.terminal.console import say, tell
     from ttcnet.writing import check_folder
 
     with complaints():

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ttcnet.options import Trust
+from ttcnet.command_options import Trust
 from ttcnet.train.settings import FineTuning
 
 EVERY, HEADS, INSERT = "8", 16, "ttc"  # TTCAdapterConfig's, which takes seconds to import
@@ -71,11 +71,11 @@ def sft(
 ) -> None:
     """Fine-tune a language model, with TTC layers inserted. Killed runs resume from their last checkpoint when
     the command is given again; SIGTERM makes one first. On several GPUs: accelerate launch -m ttcnet.cli sft ..."""
-    from ttcnet.console import say, tell
     from ttcnet.errors import complaints, fail
     from ttcnet.extras import require
-    from ttcnet.names import check_model
+    from ttcnet.model_names import check_model
     from ttcnet.reading import is_file, rows
+    from ttcnet.terminal.console import say, tell
     from ttcnet.train.settings import settings as made
 
     with complaints():

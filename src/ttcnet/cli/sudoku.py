@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ttcnet.console import say
+from ttcnet.command_options import Device, numbers
 from ttcnet.errors import complaints, fail
-from ttcnet.options import Device, numbers
 from ttcnet.tasks.sudoku.loading import load
+from ttcnet.terminal.console import say
 from ttcnet.writing import check_output
 
 from .sudoku_boards import generate, rate, rated

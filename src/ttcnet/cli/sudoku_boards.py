@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ttcnet.console import say
 from ttcnet.errors import complaints, fail, whole_number
+from ttcnet.terminal.console import say
 from ttcnet.writing import check_output
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def generate(
     """Make puzzles with one solution each, of so many givens or as hard as wished."""
     from rich.console import Console
 
-    from ttcnet.bars import Bar
     from ttcnet.tasks.sudoku.generator import generate as make
+    from ttcnet.terminal.progress_bars import Bar
 
     with complaints():
         check_output("out", out)
@@ -66,8 +66,8 @@ def rated(boards: Boards) -> list[int]:
     """The ratings of boards, with a progress bar."""
     from rich.console import Console
 
-    from ttcnet.bars import Bar
     from ttcnet.tasks.sudoku.solver import count, rate
+    from ttcnet.terminal.progress_bars import Bar
 
     found = []
     with Bar(console=Console(stderr=True), transient=True) as progress:

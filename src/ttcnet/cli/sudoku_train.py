@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ttcnet.console import say, tell
+from ttcnet.command_options import Device, usable
 from ttcnet.errors import complaints
 from ttcnet.extras import require
-from ttcnet.options import Device, usable
 from ttcnet.tasks.sudoku.settings import ARCHITECTURES, TrainConfig
+from ttcnet.terminal.console import say, tell
 
 if TYPE_CHECKING:
     from ttcnet.train.run import Run

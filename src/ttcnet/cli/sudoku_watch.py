@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from ttcnet.console import say
+from ttcnet.command_options import Device
 from ttcnet.errors import complaints
-from ttcnet.options import Device
 from ttcnet.tasks.sudoku.loading import load
+from ttcnet.terminal.console import say
 from ttcnet.writing import check_picture
 
 Model = Annotated[Path | None, typer.Option(help="Folder of a model; the one that comes with ttcnet if not given.")]

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ttcnet.bars import Bar, Description
-from ttcnet.console import foreign
 from ttcnet.environment import circumstances
 from ttcnet.locking import owned
+from ttcnet.terminal.console import foreign
+from ttcnet.terminal.progress_bars import Bar, Description
 
 from .contamination import decontaminate
 from .duplicates import exact, near

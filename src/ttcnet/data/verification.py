@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ttcnet.endpoint import Endpoint, Failed, Request
+from ttcnet.chat_client import Endpoint, Failed, Request
 from ttcnet.errors import fail
 from ttcnet.reading import check_fields
 from ttcnet.tasks.math import verdict

@@ -10,8 +10,8 @@ from transformers import PreTrainedConfig
 
 from ttcnet.bounds import check_size
 from ttcnet.errors import fail
-from ttcnet.insertable import SUPERVISION, check_context, check_homogeneous, say_context_of_before
 from ttcnet.nn.mixers import KINDS
+from ttcnet.nn.options import SUPERVISION, check_context, check_homogeneous, say_context_of_before
 
 from .pattern import TTC, BlockPlan, blocks_of, interleaved
 

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ttcnet.errors import fail
-from ttcnet.names import REMEDY, RULE, loading
+from ttcnet.model_names import REMEDY, RULE, loading
 from ttcnet.reading import read_json
 
 FILES = ("config.json", "generation_config.json", "tokenizer_config.json")

@@ -19,9 +19,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ttcnet.errors import fail
-from ttcnet.insertable import TTC as TTC
-from ttcnet.insertable import parse_interleave
 from ttcnet.nn.mixers import KINDS
+from ttcnet.nn.options import TTC as TTC
+from ttcnet.nn.options import parse_interleave
 
 
 class BlockPlan(NamedTuple):

@@ -26,9 +26,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, softplus
 
-from ttcnet.insertable import PURE
 from ttcnet.lqr import ModulatedLQR
 from ttcnet.lqr.arithmetic import without_autocast, working_dtype
+from ttcnet.nn.options import PURE
 
 DECAYS = 0.03, 0.7  # the range, log-uniform, of decays at the start: some heads look far, others near
 GROWTH = 4.0  # the logarithm of how much a state may grow by itself

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from ttcnet.bounds import check_size, check_weights
 from ttcnet.errors import fail
-from ttcnet.insertable import check_context, check_gain, check_homogeneous, context_of
 from ttcnet.lqr import ModulatedLQR, Solution, StationaryLQR, plan
 from ttcnet.lqr.checks import horizon as check_horizon
 from ttcnet.lqr.checks import not_traced
 from ttcnet.lqr.plan import NAMES
+from ttcnet.nn.options import check_context, check_gain, check_homogeneous, context_of
 
 from .context import CONTEXTS, Affine, Context
 from .plans import whole_plans

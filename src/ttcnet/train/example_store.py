@@ -13,11 +13,11 @@ import pyarrow as pa
 from datasets import Dataset
 from rich.console import Console
 
-from ttcnet.bars import Bar
 from ttcnet.errors import fail
-from ttcnet.names import reason
+from ttcnet.model_names import reason
 from ttcnet.processes import is_first_process
 from ttcnet.reading import count, read_json, rows
+from ttcnet.terminal.progress_bars import Bar
 from ttcnet.writing import clear, replacing, write_json
 
 from .examples import Example, Examples, prepare

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from ttcnet import adapter
-from ttcnet.insertable import plans
 from ttcnet.lqr.arithmetic import working_dtype
 from ttcnet.nn.horizon import parse
+from ttcnet.nn.options import plans
 from ttcnet.processes import count, rank, total
 
 from .examples import IGNORED, Example, padded

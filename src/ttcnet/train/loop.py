@@ -14,9 +14,9 @@ from typing import Any, NoReturn, Protocol
 from rich.console import Console
 from torch import Tensor
 
-from ttcnet.bars import Bar
-from ttcnet.console import tell
 from ttcnet.processes import any_of_all, count, is_first_process
+from ttcnet.terminal.console import tell
+from ttcnet.terminal.progress_bars import Bar
 
 from .checkpoint import random_states, restore_random
 from .run import Run

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ttcnet import tensor_file
-from ttcnet.console import tell
 from ttcnet.environment import circumstances
 from ttcnet.errors import fail, whole_number
 from ttcnet.locking import owned
 from ttcnet.processes import check_shared, is_first_process, wait_for_all
 from ttcnet.reading import check_fields, check_settings, read_json
+from ttcnet.terminal.console import tell
 from ttcnet.writing import put, temporary, write_bytes, write_json
 
 SETTINGS, LOG, PROVENANCE = "settings.json", "log.jsonl", "provenance"

@@ -11,8 +11,8 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from ttcnet.errors import fail
-from ttcnet.insertable import check_insert, parse_interleave
 from ttcnet.nn.horizon import parse
+from ttcnet.nn.options import check_insert, parse_interleave
 
 TRAINED = ("inserted", "all", "lora")
 WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "a table"}

@@ -15,13 +15,13 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 
 from ttcnet import adapter
 from ttcnet.adapter import TTCAdapterConfig
-from ttcnet.console import tell
+from ttcnet.command_options import usable
 from ttcnet.errors import fail
-from ttcnet.insertable import CONTEXTS, plans
 from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.nn.horizon import parse
-from ttcnet.options import usable
+from ttcnet.nn.options import CONTEXTS, plans
 from ttcnet.processes import count, is_first_process, join_job
+from ttcnet.terminal.console import tell
 from ttcnet.torch_settings import avoid_cudnn, compiling_up_to
 
 from . import loop

@@ -18,14 +18,14 @@ import torch.nn.functional as F
 from rich.console import Console
 from torch import Tensor
 
-from ttcnet.bars import Bar
-from ttcnet.console import tell
 from ttcnet.environment import circumstances
 from ttcnet.errors import fail, not_finite
 from ttcnet.extras import require
 from ttcnet.models.depth import horizon_of
 from ttcnet.reading import rows
 from ttcnet.tasks.statistics import Mean
+from ttcnet.terminal.console import tell
+from ttcnet.terminal.progress_bars import Bar
 from ttcnet.writing import replacing
 
 from ..engines.local import load

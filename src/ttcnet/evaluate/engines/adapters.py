@@ -10,7 +10,7 @@ from safetensors import safe_open
 import ttcnet.adapter
 from ttcnet.errors import fail
 from ttcnet.extras import require
-from ttcnet.names import ADAPTER, LONGEST, PEFT, WEIGHTS, reason
+from ttcnet.model_names import ADAPTER, LONGEST, PEFT, WEIGHTS, reason
 
 
 def with_adapter(model: Any, folder: str | Path) -> Any:

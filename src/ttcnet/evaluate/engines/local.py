@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ttcnet.command_options import usable
 from ttcnet.errors import fail
 from ttcnet.models.depth import set_horizon
 from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.nn import ttc_layers
-from ttcnet.options import usable
 from ttcnet.torch_settings import avoid_cudnn
 from ttcnet.train.examples import prompt
 

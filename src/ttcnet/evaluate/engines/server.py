@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ttcnet.endpoint import Endpoint, Failed, Reply, Request
+from ttcnet.chat_client import Endpoint, Failed, Reply, Request
 from ttcnet.errors import fail
 
 from .base import FAILED, Answer, Ask, check_likelihood

@@ -17,10 +17,10 @@ from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from ttcnet.command_options import usable
 from ttcnet.errors import fail, not_finite
 from ttcnet.models.depth import horizon, horizon_of
 from ttcnet.models.loading import Whole
-from ttcnet.options import usable
 from ttcnet.torch_settings import avoid_cudnn
 
 from ..engines.adapters import with_adapter

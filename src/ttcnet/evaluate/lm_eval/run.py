@@ -19,14 +19,14 @@ from lm_eval import evaluator, simple_evaluate
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable, make_table
 
-from ttcnet.console import tell
 from ttcnet.environment import circumstances, commit
 from ttcnet.errors import check_integer, fail, is_complaint
 from ttcnet.locking import owned
+from ttcnet.model_names import loading, reason
 from ttcnet.models.loading import check_files
-from ttcnet.names import loading, reason
 from ttcnet.processes import is_first_process
 from ttcnet.reading import check_settings, read_json
+from ttcnet.terminal.console import tell
 from ttcnet.writing import write_json, write_lines
 
 from ..engines.local import Local

@@ -17,11 +17,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
-from ttcnet.bars import Bar, Description
 from ttcnet.errors import fail
 from ttcnet.reading import is_unicode
 from ttcnet.tasks import Example, Task, Verdict
 from ttcnet.tasks.task import conversation, digest
+from ttcnet.terminal.progress_bars import Bar, Description
 
 from ..engines.base import FAILED, Answer, Ask, Engine
 from .storage import Key, RunFolder, generations, key_of

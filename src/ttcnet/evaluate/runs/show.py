@@ -10,8 +10,8 @@ from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.rule import Rule
 
-from ttcnet.console import foreign
 from ttcnet.errors import fail
+from ttcnet.terminal.console import foreign
 
 from ..engines.base import CUT
 from .storage import generations, problems_of, settings_of

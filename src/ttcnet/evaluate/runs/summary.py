@@ -8,10 +8,10 @@ from typing import Any
 
 from rich.table import Table
 
-from ttcnet.console import foreign
 from ttcnet.environment import circumstances
 from ttcnet.tasks import Task, Verdict
 from ttcnet.tasks.statistics import Mean
+from ttcnet.terminal.console import foreign
 from ttcnet.writing import write_json
 
 from ..engines.base import CUT, FAILED

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ttcnet.compiling import jit
+from ttcnet.compile_cache import jit
 
 Array = Any
 REFINED = 4.0  # the d from which on P is refined

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ttcnet.compiling import tell_unkept
+from ttcnet.compile_cache import tell_unkept
 from ttcnet.writing import replacing
 
 from .launch import Launch

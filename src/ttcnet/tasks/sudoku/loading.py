@@ -7,11 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttcnet.console import say
+from ttcnet.command_options import usable
 from ttcnet.errors import fail
 from ttcnet.extras import require
-from ttcnet.names import LONGEST, reason
-from ttcnet.options import usable
+from ttcnet.model_names import LONGEST, reason
+from ttcnet.terminal.console import say
 
 if TYPE_CHECKING:
     from ttcnet.models import TTCNetForCellClassification

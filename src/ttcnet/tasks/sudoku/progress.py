@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from torch import nn
 
-from ttcnet.bars import Bar
+from ttcnet.terminal.progress_bars import Bar
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ttcnet.errors import fail
-from ttcnet.insertable import SUPERVISION, check_context
+from ttcnet.nn.options import SUPERVISION, check_context
 
 if TYPE_CHECKING:
     from ttcnet.models import TTCNetConfig

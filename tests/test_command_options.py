@@ -3,8 +3,8 @@
 import pytest
 
 from tests.raising import raises
-from ttcnet import options
-from ttcnet.options import numbers, usable
+from ttcnet import command_options as options
+from ttcnet.command_options import numbers, usable
 
 
 def test_devices(monkeypatch):

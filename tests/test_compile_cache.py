@@ -12,14 +12,14 @@ import pytest
 from numba.core.caching import IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
 
-from ttcnet import compiling
+from ttcnet import compile_cache
 from ttcnet.lqr.kernels import nvrtc
 
 
 @pytest.fixture(autouse=True)
 def new():
     """As in a process that has said nothing yet."""
-    compiling._told.clear()
+    compile_cache._told.clear()
 
 
 def no_folder(patched):
@@ -78,12 +78,12 @@ def test_sudoku_too(trouble, monkeypatch, caplog):
 def test_a_compiler_that_needs_a_folder_gets_one(tmp_path, caplog):
     """As Triton does."""
     there = str(tmp_path / "cache")
-    assert compiling.usable("TRITON_CACHE_DIR", there) == there
+    assert compile_cache.usable("TRITON_CACHE_DIR", there) == there
     assert caplog.text == ""
     (tmp_path / "file").touch()
     for folder, reason in ((str(tmp_path / "file/cache"), "Not a directory"), ("~/.triton/cache", "there is no home")):
-        compiling._told.clear()
-        other = compiling.usable("TRITON_CACHE_DIR", folder)
+        compile_cache._told.clear()
+        other = compile_cache.usable("TRITON_CACHE_DIR", folder)
         assert os.access(other, os.W_OK)
         assert f"cannot be kept ({reason})" in caplog.text
         os.rmdir(other)

@@ -7,8 +7,8 @@ import math
 from collections.abc import Container
 from typing import Any
 
-from .bounds import TOGETHER
-from .errors import fail, whole_number
+from ttcnet.bounds import TOGETHER
+from ttcnet.errors import fail, whole_number
 
 TTC = "ttc"
 CONTEXTS = ("token", "head", "system")  # what a TTC layer writes its problems from; ttcnet.nn.context has them

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from tests.raising import raises
 from ttcnet.cli import app
-from ttcnet.names import ADAPTER, PEFT, check_model, is_path, loading
+from ttcnet.model_names import ADAPTER, PEFT, check_model, is_path, loading
 from ttcnet.reading import is_file
 
 COMMANDS = [
@@ -153,7 +153,7 @@ def test_what_other_libraries_say_is_passed_on():
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("sft --model {model} --data {data} --out {out}", "Starting transformers and TRL ..."),
+        ("sft --model {model} --data {data} --out {out}", "Starting transformers ..."),
         ("eval math {data} --model {model} --out {out}", "Reading the problems of data ..."),
         ("eval likelihood {data} --model {model}", "Loading {model} ..."),
         ("eval lm --model {model} --out {out}", "Starting lm_eval ..."),

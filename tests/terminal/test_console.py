@@ -14,19 +14,19 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import ttcnet
-from ttcnet import bars
 from ttcnet.cli import app
-from ttcnet.console import foreign, plain
 from ttcnet.errors import complaints
+from ttcnet.terminal import progress_bars
+from ttcnet.terminal.console import foreign, plain
 
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_line_now_and_then_where_there_is_no_terminal(monkeypatch, terminal):
     now = [0.0]
-    monkeypatch.setattr(bars.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress_bars.time, "monotonic", lambda: now[0])
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=80)
-    with bars.Bar(console=console, auto_refresh=False) as bar:
+    with progress_bars.Bar(console=console, auto_refresh=False) as bar:
         task = bar.add_task("training", total=100)
         for step in range(70):
             now[0] += 1
@@ -40,8 +40,8 @@ def test_a_line_now_and_then_where_there_is_no_terminal(monkeypatch, terminal):
 
 def test_nothing_where_it_is_switched_off(monkeypatch):
     out = io.StringIO()
-    monkeypatch.setattr(bars, "PAUSE", -1.0)
-    with bars.Bar(console=Console(file=out), disable=True) as bar:
+    monkeypatch.setattr(progress_bars, "PAUSE", -1.0)
+    with progress_bars.Bar(console=Console(file=out), disable=True) as bar:
         bar.advance(bar.add_task("x", total=2))
     assert "x" not in out.getvalue()
 
@@ -69,7 +69,7 @@ def test_texts_of_others_are_shown_in_plain():
 
 def test_bars_take_no_markup():
     out = io.StringIO()
-    with bars.Bar(console=Console(file=out, width=200)) as bar:
+    with progress_bars.Bar(console=Console(file=out, width=200)) as bar:
         task = bar.add_task(EVIL, total=2)
         bar.update(task, description=EVIL + "now", completed=2)
     assert plain(EVIL) + "now" in out.getvalue()
@@ -137,8 +137,8 @@ def test_what_libraries_log_too():
 def test_everything_is_said_by_one_module():
     """And by rich, where a table, a picture of a board or pages of `foreign` texts are shown."""
     allowed = {
-        "console.py": 3,  # say, show, tell
-        "bars.py": 1,
+        "terminal/console.py": 3,  # say, show, tell
+        "terminal/progress_bars.py": 1,
         "tasks/math/judge.py": 1,  # JSON, for the process that started it
         "cli/sudoku_watch.py": 4,  # boards and a table of numbers
         "evaluate/runs/show.py": 3,

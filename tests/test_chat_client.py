@@ -9,7 +9,7 @@ import pytest
 
 from tests.fake_server import answer, serving
 from tests.raising import raises
-from ttcnet.endpoint import Choice, Endpoint, Failed, Reply, Request
+from ttcnet.chat_client import Choice, Endpoint, Failed, Reply, Request
 
 HELLO = Request([{"role": "user", "content": "hello"}], max_tokens=8)
 
@@ -163,7 +163,7 @@ def test_numbers_that_would_ask_nothing(changes):
 
 
 def test_a_server_that_stalls_is_told_soon(monkeypatch):
-    monkeypatch.setattr("ttcnet.endpoint.GREETING", 0.2)
+    monkeypatch.setattr("ttcnet.chat_client.GREETING", 0.2)
     said = pytest.raises(ConnectionError, match=r"server must answer; got .*: no answer within 0\.2 s")
     with socket.create_server(("127.0.0.1", 0)) as silent, said:  # takes the connection, and says nothing
         connect(f"http://127.0.0.1:{silent.getsockname()[1]}/v1")

@@ -161,7 +161,7 @@ def _insert(model: Any, config: FineTuning) -> Any:
 
 
 def _compiling(config: FineTuning) -> AbstractContextManager[None]:
-    """Layers that plan are compiled anew for every horizon, which torch would give up after 8 of them."""
+    """Layers are compiled anew for some horizons and lengths, which torch would give up after 8 times."""
     return compiling_up_to(parse(config.horizon).max + 16) if config.compiled else nullcontext()
 
 

@@ -161,7 +161,7 @@ def first_action(layers: list[TTCLayer], tokens: list[torch.Tensor]) -> Any:
 
 def digits(layers: list[TTCLayer], tokens: list[torch.Tensor]) -> Any:
     """The worst relative error of u₁ in float32, over all plans of these cells, against float64."""
-    families = [layer.problem(x) for layer, x in zip(layers, tokens, strict=True)]
+    families: list[Any] = [layer.problem(x) for layer, x in zip(layers, tokens, strict=True)]
     figure, axes = pyplot.subplots(figsize=(5.2, 3), layout="constrained")
     for backend, colour, name in (
         ("symplectic", ORANGE, "symplectic iteration (the paper's)"),

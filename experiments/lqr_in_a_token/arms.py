@@ -15,6 +15,7 @@ from ttcnet.lqr import ModulatedLQR, plan
 from ttcnet.nn import TTCLayer
 from ttcnet.nn.context import GROWTH, Context, TokenContext
 from ttcnet.nn.inserted import Inserted
+from ttcnet.nn.ttc import Problem
 
 SWITCHES: dict[str, dict[str, int]] = {  # what a head draws more, or more of: so many less than it has states
     "terminal-shared": {}, "terminal-none": {}, "fixed-scale": {}, "decay-per-state": {"decay_A": 0},
@@ -76,7 +77,7 @@ class Switched(TTCLayer):
         self.project = nn.Linear(self.width, self.context.inputs, bias=False)
         self.reset_parameters()
 
-    def _answer(self, x: Tensor, problem: ModulatedLQR, horizon: int) -> Tensor:
+    def _answer(self, x: Tensor, problem: Problem, horizon: int) -> Tensor:
         if isinstance(problem, RankOne):
             action = plan_rank_one(problem, horizon).flatten(1)
             return self.out(self.action_norm(action)).view(x.shape)

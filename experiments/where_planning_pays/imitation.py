@@ -24,7 +24,7 @@ from ttcnet.nn import TTCLayer
 SYSTEMS: dict[str, ModuleType] = {"dense": dense, "cart-pole": cart_pole, "pendulums": pendulums}
 ARMS = ("ttc", "fixed-scale", "mlp", "mlp-2.5", "one", "linear", "system", "system-one")
 PLANS = ("ttc", "fixed-scale", "system")  # arms whose horizon is the planner's
-SYSTEM = {"heads": 2, "state_size": 8, "rank": 32, "context": "system"}  # the layer of the second round
+SYSTEM: dict[str, Any] = {"heads": 2, "state_size": 8, "rank": 32, "context": "system"}  # the layer of the second round
 TRAINED = (2, 4, 6, 8, 11, 16, 22, 32)  # horizons of demonstrations
 BETWEEN, BEYOND = (3, 12, 24), (48, 64)  # horizons that are held out
 LONGEST = TRAINED[-1]

@@ -65,8 +65,7 @@ class SystemContext(nn.Module):
             nn.init.normal_(bases, std=SPREAD * self.rank**-0.5)
         self.bases_A[0] = STILL * one
         nn.init.normal_(self.bases_B[0], std=n**-0.5)
-        nn.init.normal_(self.C, std=0.1)
-        self.C += one
+        self.C.copy_(one + 0.1 * torch.randn_like(self.C))
 
     def forward(self, inputs: Tensor) -> StationaryLQR:
         """Problems from (N, inputs)."""

@@ -197,8 +197,18 @@ def test_the_constraints_are_those_of_the_lock():
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
     assert {tuple(line.split(" ;")[0].split("==")) for line in lines} <= locked
     assert {name for name, _ in locked} == {line.split("==")[0] for line in lines}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [each for extra in (project["dependencies"], *project["optional-dependencies"].values()) for each in extra]
+    names = {re.match(r"[\w-]+", each)[0] for each in wanted} - {"ttcnet"}
+    assert names <= {name for name, _ in locked}, "run make lock"
 
 
 def test_the_lock_names_public_places_alone():
     hosts = set(re.findall(r"(?:https?|file)://[^/\"]*", LOCK.read_text()))
     assert hosts == {"https://pypi.org", "https://files.pythonhosted.org"}
+
+
+def test_no_test_patches_torch():
+    patches = re.compile(r"(setattr|setitem|delattr|patch|patch\.object)\(\s*[\"']?torch\b")
+    files = [path for path in TESTS.rglob("*.py") if path.name != "test_package.py"]
+    assert [path.name for path in files if patches.search(path.read_text())] == []

@@ -3,31 +3,34 @@
 import pytest
 import torch
 
+from ttcnet import command_options
 from ttcnet.torch_settings import avoid_cudnn, compiling_up_to
 
-
-@pytest.fixture
-def attention(monkeypatch):
-    """Torch on a machine with a GPU, as far as attention goes."""
-    state = {"cudnn": True}
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.backends.cuda, "cudnn_sdp_enabled", lambda: state["cudnn"])
-    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", lambda value: state.update(cudnn=value))
-    return state
+enabled = torch.backends.cuda.cudnn_sdp_enabled
 
 
-def test_attention_by_cudnn_is_switched_off_aloud_and_once(attention, capsys):
+@pytest.fixture(autouse=True)
+def attention():
+    """As torch starts, before each test and after it."""
+    before = enabled()
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    yield
+    torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+def test_attention_by_cudnn_is_switched_off_aloud_and_once(monkeypatch, capsys):
+    monkeypatch.setattr(command_options, "gpus", lambda: 1)
     avoid_cudnn()
-    assert attention == {"cudnn": False}
+    assert not enabled()
     assert "cuDNN is off" in capsys.readouterr().err
     avoid_cudnn()
     assert capsys.readouterr().err == ""
 
 
-def test_without_a_gpu_nothing_is_changed(attention, capsys, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_without_a_gpu_nothing_is_changed(monkeypatch, capsys):
+    monkeypatch.setattr(command_options, "gpus", lambda: 0)
     avoid_cudnn()
-    assert attention == {"cudnn": True}
+    assert enabled()
     assert capsys.readouterr().err == ""
 
 

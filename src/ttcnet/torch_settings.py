@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from . import command_options
 from .terminal.console import tell
 
 
@@ -17,7 +18,7 @@ def avoid_cudnn() -> None:
     On recent GPUs cuDNN's comes first. It is reported to prepare itself for every new shape, for tenths of a second,
     and with batches padded to their longest text nearly every shape is new.
     """
-    if torch.cuda.is_available() and torch.backends.cuda.cudnn_sdp_enabled():
+    if command_options.gpus() and torch.backends.cuda.cudnn_sdp_enabled():
         torch.backends.cuda.enable_cudnn_sdp(False)
         tell("Attention by cuDNN is off in this process: it would prepare itself for every new length of a batch.")
 

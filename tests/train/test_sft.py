@@ -179,9 +179,8 @@ def test_the_result_can_be_loaded(make, finished, tmp_path):
 
 @pytest.mark.slow
 def test_compiled_layers_stay_compiled_whatever_the_horizon(make, monkeypatch):
-    real, limits = torch.nn.Module.compile, torch._dynamo.config
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda part: real(part, backend="eager"))  # traced, not built
-    monkeypatch.setattr(limits, "recompile_limit", limits.recompile_limit)
+    monkeypatch.setattr(sft, "COMPILER", "eager")  # traced, not built
+    limit = torch._dynamo.config.recompile_limit
     counts = torch._dynamo.utils.counters
     torch._dynamo.reset()
     counts.clear()
@@ -190,6 +189,7 @@ def test_compiled_layers_stay_compiled_whatever_the_horizon(make, monkeypatch):
     horizons = {parse("uniform:1,32").at(step) for step in range(14)}
     assert len(horizons) > 8
     assert counts["frames"]["ok"] == counts["frames"]["total"]
+    assert torch._dynamo.config.recompile_limit == limit
     plain = sft.fine_tune(make("plain", **options), model(), tokenizer())
     for one, two in zip(compiled.parameters(), plain.parameters(), strict=True):
         assert torch.allclose(one, two, atol=1e-5)

@@ -34,6 +34,7 @@ from .settings import FineTuning
 
 LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 RESULTS = {"all": "model", "inserted": "adapter", "lora": "adapter"}
+COMPILER = "inductor"  # of torch.compile
 
 
 def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None, *, trust_remote_code: bool = False) -> Any:
@@ -148,7 +149,7 @@ def _insert(model: Any, config: FineTuning) -> Any:
         adapter.insert(model, TTCAdapterConfig.from_dict(config.adapter))
     if config.compiled:
         for part in getattr(model.base_model, "layers", [model]):  # those of one kind share what is compiled
-            part.compile()
+            part.compile(backend=COMPILER)
     if config.train == "lora":
         from peft import LoraConfig, get_peft_model
 

@@ -103,14 +103,7 @@ def _numbers(runs: dict[tuple[str, str], dict[int, Run]]) -> list[str]:
 
 
 def _uses(runs: dict[tuple[str, str], dict[int, Run]]) -> list[str]:
-    titles = [
-        "unexplained: TTC",
-        "MLP of its size or more",
-        "MLP of 2.5 times",
-        "cost of acting: TTC",
-        "MLP",
-        "2.5 times",
-    ]
+    titles = ["unexplained: TTC", "MLP", "MLP of 2.5 times", "acting: TTC", "MLP", "MLP of 2.5 times"]
     lines = ["| | " + " | ".join(titles) + " |", "|---|" + "--:|" * len(titles)]
     for system in SYSTEMS:
         number = max((n for arm in ARMS for n in runs[system, arm]), default=0)

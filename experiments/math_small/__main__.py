@@ -40,8 +40,8 @@ LR = 3e-4  # the paper's 2e-5 is for a model 50 times as large and far more step
 
 
 class Run(NamedTuple):
-    """What is inserted, and how far it plans in training; whether it answers at all horizons; the seed, None for the
-    base model as it is."""
+    """Which layers are inserted, and how far they plan in training; whether the model answers at all horizons; the seed,
+    None for the base model as it is."""
 
     adapter: dict[str, Any] | None = None
     horizon: str = "pln:8,0.1,32"
@@ -81,7 +81,7 @@ def main(
         float | None, typer.Option(min=0, help="Passes over the data; 2 for math, 1 for countdown.")
     ] = None,
     lr: Annotated[float, typer.Option(help="Highest learning rate.")] = LR,
-    inserted_lr: Annotated[float | None, typer.Option(help="That of what is inserted, if it is another.")] = None,
+    inserted_lr: Annotated[float | None, typer.Option(help="That of the inserted layers, if it is another.")] = None,
     action_gain: Annotated[float | None, typer.Option(help="What TTC's actions are multiplied by at first.")] = None,
     tokens: Annotated[int, typer.Option(help="To train on at once, for GPUs with less memory; 0 for no limit.")] = 0,
     minutes: Annotated[

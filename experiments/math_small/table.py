@@ -3,7 +3,7 @@
 math-small-TASK              all models
 math-small-TASK-horizons     TTC-Net against the horizon
 math-small-TASK-ablations    TTC-Net, and what it is without this or that
-math-small-TASK-rates        all models, with a higher learning rate for what is inserted
+math-small-TASK-rates        all models, with a higher learning rate for the inserted layers
 math-small-TASK-gains        TTC-Net, with actions that start louder
 math-small-TASK-plans        the same against the horizon
 """
@@ -81,7 +81,7 @@ def _models(task: str, runs: list[Result], full: list[Result]) -> list[str]:
 
 def _rates(task: str, runs: list[Result], full: list[Result]) -> tuple[list[str], list[Result]]:
     """The table, and the runs in it."""
-    lines = _head(task, ["", "learning rate of what is inserted"], [])
+    lines = _head(task, ["", "learning rate of the inserted layers"], [])
     lines.append(_row(task, [MODELS["full"], ""], [], full, full))
     inserted = [kind for kind in MODELS if kind not in ("base", "full")]
     for kind in inserted:
@@ -93,7 +93,7 @@ def _rates(task: str, runs: list[Result], full: list[Result]) -> tuple[list[str]
 
 
 def _faster(run: Result) -> float:
-    """The learning rate of what is inserted; 0 if it is that of the rest."""
+    """The learning rate of the inserted layers; 0 if it is that of the rest."""
     rate = run["config"].get("inserted_lr")
     return 0.0 if rate in (None, run["config"]["lr"]) else rate
 
@@ -270,7 +270,7 @@ def _caption(runs: list[Result], first: Result, *, likelihoods_alone: bool) -> s
     epochs = "1 epoch" if config["epochs"] == 1 else f"{config['epochs']:g} epochs"
     rate = f"{config['lr']:g}"
     if faster := {lr for run in trained if (lr := _faster(run))}:
-        rate += f", of what is inserted {' or '.join(f'{lr:g}' for lr in sorted(faster))}"
+        rate += f", of the inserted layers {' or '.join(f'{lr:g}' for lr in sorted(faster))}"
     command = re.sub(r" --(only|minutes) \S+", "", current(first["command"]))  # that of all runs, in one piece
     what = (
         f"Greedy answers to problems: {problems}. Log-likelihood in nats a token of solutions: {solutions}. In "

@@ -283,7 +283,7 @@ def test_compiled_it_computes_the_same():
 
 
 def test_layers_dispatched_by_accelerate():
-    """accelerate replaces the forward of instances; what is inserted must not be passed by."""
+    """accelerate replaces the forward of instances; the inserted layers must not be passed by."""
     from accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
 
     model, x = base(), tokens()

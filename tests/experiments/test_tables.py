@@ -153,10 +153,10 @@ def test_the_small_table_of_learning_rates(tmp_path):
     assert [line for line in lines if line[0] == "| TTC-Net"] == [["| TTC-Net", rate, "2", accuracy] for rate in rates]
     assert [line[:3] for line in lines if line[0] == "| Full fine-tuning"] == [["| Full fine-tuning", "", "2"]]
     assert len(lines) == 2 + 1 + 2 * 3 + 2
-    assert "learning rate 0.001, of what is inserted 0.003 or 0.01." in math_small_table("math-rates", tmp_path)
+    assert "learning rate 0.001, of the inserted layers 0.003 or 0.01." in math_small_table("math-rates", tmp_path)
     assert "learning rate 0.001. " in math_small_table("math-ablations", tmp_path)
     (tmp_path / "math" / "ttc-4-1" / "metrics.json").unlink()
-    assert "learning rate 0.001, of what is inserted 0.003. " in math_small_table("math-ablations", tmp_path)
+    assert "learning rate 0.001, of the inserted layers 0.003. " in math_small_table("math-ablations", tmp_path)
 
 
 def test_the_small_tables_of_gains(tmp_path):

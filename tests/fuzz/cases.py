@@ -115,7 +115,7 @@ def _harmed(name: str, line: str, target: str, world: Path, random: Random, agai
     words, file, found = line.split(), world / target, list[Case]()
 
     def add(way: str, harm: Callable[[Path], object], may_pass: bool = False) -> None:
-        useless = target.partition("/")[0] in KEPT or target in UNREAD  # not all of a run is read when it goes on
+        useless = target.partition("/")[0] in KEPT or target in UNREAD  # not all of a run is read when it resumes
         found.append(Case(f"{name}: {target}: {way}", words, target, harm, may_pass or useless))
 
     binary = file.suffix == ".safetensors"

@@ -1,4 +1,4 @@
-"""ttcnet sft by two processes: a rank that dies in the middle of a save leaves the last checkpoint, and one goes on."""
+"""ttcnet sft by two processes: a rank that dies in the middle of a save leaves the last checkpoint, and one resumes."""
 
 import os
 import signal

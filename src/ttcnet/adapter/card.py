@@ -11,7 +11,7 @@ from .config import TTCAdapterConfig
 
 
 def whole_card(model: Any) -> str:
-    """The card of a model with what is inserted."""
+    """The card of a model with the inserted layers."""
     use = """from transformers import AutoModelForCausalLM
 import ttcnet.adapter
 
@@ -20,7 +20,7 @@ model = AutoModelForCausalLM.from_pretrained("...")"""
 
 
 def adapter_card(config: TTCAdapterConfig, layers: int, base: dict[str, Any]) -> str:
-    """The card of what is inserted alone."""
+    """The card of the inserted layers alone."""
     use = f"""from transformers import AutoModelForCausalLM
 import ttcnet.adapter as adapter
 

@@ -1,4 +1,4 @@
-"""What is inserted into a pretrained model, and where."""
+"""Which layers are inserted into a pretrained model, and where."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class TTCAdapterConfig:
 
     @property
     def remembers(self) -> bool:
-        """Whether what is inserted carries something from token to token."""
+        """Whether the inserted layers carry something from token to token."""
         return self.insert not in FORGETFUL
 
     def layer_options(self, width: int) -> dict[str, Any]:

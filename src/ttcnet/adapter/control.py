@@ -19,7 +19,7 @@ from .inserted_layers import InsertedLayers
 
 
 def disable(model: nn.Module) -> None:
-    """Pass by what is inserted: the model computes what its base does. See `enable`."""
+    """Pass by the inserted layers: the model computes what its base does. See `enable`."""
     for layer in layers_of(model):
         layer.enabled = False
 
@@ -43,7 +43,7 @@ def disabled(model: nn.Module) -> Iterator[None]:
 
 
 def parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters of what is inserted, by the names that they have in a file."""
+    """The parameters of the inserted layers, by the names that they have in a file."""
     return {
         f"layers.{inserted.place}.inserted.{name}": parameter
         for inserted in inserted_of(model)
@@ -52,9 +52,9 @@ def parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def freeze_base(model: nn.Module) -> None:
-    """Train what is inserted, and nothing of the base model.
+    """Train the inserted layers, and nothing of the base model.
 
-    A base wrapped by PEFT is frozen already, and stays as it is: what PEFT trains in it goes on being trained.
+    A base wrapped by PEFT is frozen already, and stays as it is: what PEFT trains in it is still trained.
     """
     inserted = parameters(model)
     if not hasattr(model, "peft_config"):
@@ -66,9 +66,9 @@ def freeze_base(model: nn.Module) -> None:
 
 
 def train_all(model: nn.Module) -> None:
-    """Train the base model and what is inserted. Save the whole model then, not the adapter alone."""
+    """Train the base model and the inserted layers. Save the whole model then, not the adapter alone."""
     if hasattr(model, "peft_config"):
-        remedy = "Call freeze_base(model) to train what is inserted beside what PEFT trains."
+        remedy = "Call freeze_base(model) to train the inserted layers beside what PEFT trains."
         rule = "must not be wrapped by PEFT, which freezes the base"
         fail("model", rule, type(model).__name__, remedy, "unsupported-model")
     layers_of(model)

@@ -35,7 +35,7 @@ class Norms(NamedTuple):
 
 
 class LayerWithInserted:
-    """A decoder layer: attention, then what is inserted, then MLP."""
+    """A decoder layer: attention, then the inserted layers, then MLP."""
 
     norms: ClassVar[Norms]
     enabled = True

@@ -50,7 +50,7 @@ class Family(NamedTuple):
 def _configuration(base: Any, name: str) -> Any:
     @strict
     class Configuration(base):  # type: ignore[misc]
-        """The base model's configuration, and what is inserted.
+        """The base model's configuration, and the inserted layers.
 
         Args:
             ttc_adapter: the fields of `TTCAdapterConfig`, but for the horizon.
@@ -81,7 +81,7 @@ def _configuration(base: Any, name: str) -> Any:
 
         @property
         def adapter(self) -> TTCAdapterConfig:
-            """What is inserted."""
+            """The inserted layers."""
             return adapter_of(self)
 
         @property

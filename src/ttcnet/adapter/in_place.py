@@ -72,7 +72,7 @@ def is_own(part: nn.Module, name: str) -> bool:
 
 
 def check_forward(part: nn.Module, name: str) -> None:
-    """Fail if the module's forward was replaced by one that would go on without what is inserted."""
+    """Fail if the module's forward was replaced by one that would leave out the inserted layers."""
     held = part.__dict__
     if "forward" in held and not is_own(part, "forward") and not is_own(part, "_old_forward"):
         remedy = "Insert first, and patch or wrap afterwards."

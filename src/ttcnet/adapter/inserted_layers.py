@@ -1,4 +1,4 @@
-"""What is inserted into one decoder layer."""
+"""The layers inserted into one decoder layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The adapter alone, in one file: what is inserted, how, and into which base model."""
+"""The adapter alone, in one file: the inserted layers, how, and into which base model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .origin import base_name, mark_loaded
 
 
 def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
-    """Write what is inserted, without the base model, to `ttc_adapter.safetensors` in a folder; and a card if it has
+    """Write the inserted layers, without the base model, to `ttc_adapter.safetensors` in a folder; and a card if it has
     none. The file is written whole or not at all. The model may be wrapped, by PEFT say. Of several processes that
     share a model, all have to call this, and the first one writes.
 

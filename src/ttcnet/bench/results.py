@@ -59,7 +59,7 @@ def resume(path: Path, where: Row) -> list[Row]:
             if name != "date" and row.get(name) != where[name]:
                 was = row.get(name, "not recorded")
                 raise ValueError(
-                    f"--resume goes on with measurements of the same machine, versions and commit; {path} has {name} "
+                    f"--resume needs measurements of the same machine, versions and commit; {path} has {name} "
                     f"{was!r} and here it is {where[name]!r}. Leave --resume out to measure everything anew."
                 )
     return rows

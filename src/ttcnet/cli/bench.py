@@ -78,7 +78,7 @@ def lqr(
     try:
         _measure_all(points, rows, where, repeat_for, limit, out, console)
     except KeyboardInterrupt:
-        say(f"Interrupted. {len(rows)} measurements are in {out}; --resume goes on from there.")
+        say(f"Interrupted. {len(rows)} measurements are in {out}; --resume continues from there.")
         raise typer.Exit(130) from None
     show([parse(row) for row in rows], console)
     say(f"Written to {out}")

@@ -1,7 +1,7 @@
 """The folder of a run: what every stage kept and dropped, how many of them, and which stages are done.
 
 A stage writes under other names; when it is through, its files get theirs, and counts.json is told. So a stage that is
-killed has not happened, and a run goes on with the first stage that counts.json does not know.
+killed has not happened, and a run resumes at the first stage that counts.json does not know.
 """
 
 from __future__ import annotations

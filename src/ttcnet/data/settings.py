@@ -154,7 +154,7 @@ class Settings:
 
 
 def fixed(stage: Any) -> dict[str, Any]:
-    """The settings of a stage that must not change when a run goes on: all but where a server is."""
+    """The settings of a stage that must not change when a run resumes: all but where a server is."""
     return {name: value for name, value in asdict(stage).items() if name not in ("url", "concurrent")}
 
 

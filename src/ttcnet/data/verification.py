@@ -2,7 +2,7 @@
 kept. A row that has no solution gets the first one of the model's that is right.
 
 Rounds go through all rows, each with seeds of its own; a row is left out as soon as its verdict is clear. Every answer
-is written down when it comes, so that a run that is killed goes on with the next.
+is written down when it comes, so that a killed run resumes with the next.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def inserted(config: TTCNetConfig, kind: str) -> TTCLayer | Inserted:
 
 
 class Block(GradientCheckpointingLayer):  # type: ignore[misc, unused-ignore]
-    """x + mixer(norm(x)), then what is inserted, then x + mlp(norm(x))."""
+    """x + mixer(norm(x)), then the inserted layers, then x + mlp(norm(x))."""
 
     def __init__(self, config: TTCNetConfig, plan: BlockPlan, first: int) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ SHOWN = 3  # weights that a message names
 
 
 def check_files(name: str) -> None:
-    """Of a folder: transformers goes on without some files where they are damaged."""
+    """Of a folder: transformers does without some files where they are damaged."""
     folder = Path(name)
     for file in FILES:
         if (folder / file).exists():

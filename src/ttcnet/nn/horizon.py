@@ -10,7 +10,7 @@
 
 A draw depends on the seed and on how many draws came before, and on nothing else. So all processes of a distributed job
 draw the same horizon without talking to each other, and no other use of random numbers shifts the sequence.
-`state_dict()` holds integers and a name; a sampler that loads it goes on where the other one stopped.
+`state_dict()` holds integers and a name; a sampler that loads it continues where the other one stopped.
 """
 
 from __future__ import annotations

@@ -29,11 +29,11 @@ class FineTuning:
         split: of a dataset of the Hub.
         system: a system prompt for every row that has none.
         adapter: fields of `ttcnet.adapter.TTCAdapterConfig`; None inserts nothing (plain fine-tuning).
-        train: "inserted" trains what is inserted alone, "all" the base too, "lora" adds PEFT's LoRA to the base.
+        train: "inserted" trains the inserted layers alone, "all" the base too, "lora" adds PEFT's LoRA to the base.
         lora_rank: of LoRA.
         horizon: a sampler of horizons, one draw a step; see `ttcnet.nn.horizon`. For TTC layers.
         lr: the highest learning rate. It rises over `warm_up` of the steps and falls by a cosine to a tenth.
-        inserted_lr: that of what is inserted, which starts from nothing and may have to learn faster; None: `lr`.
+        inserted_lr: that of the inserted layers, which start from nothing and may have to learn faster; None: `lr`.
         batch: examples (or packs) in a step, over all devices; `device_batch` of them at a time on each.
         epochs: passes over the data; `steps`, where given, counts instead.
         max_length: rows of more tokens are left out; None: a row that the model cannot take is an error. Also the size

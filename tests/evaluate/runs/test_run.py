@@ -135,7 +135,7 @@ def test_two_processes_share_the_work(tmp_path):
     assert len(first.asked) == 4
     assert len(second.asked) == 3
     assert len(generations(tmp_path)) == 7
-    # one process goes on with what two have made
+    # one process resumes what two have made
     alone = Scripted(right)
     assert run(alone, config(), tmp_path) == 0
     assert alone.asked == []

@@ -66,7 +66,7 @@ class Oracle:
         return type("Output", (), {"logits": one_hot * (1 + self.confidence[..., None])})
 
 
-def test_decoding_cell_by_cell_takes_the_surest_first(boards):
+def test_decoding_cell_by_cell_takes_the_most_confident_first(boards):
     few = boards[:3]
     confidence = torch.rand(3, 81, generator=torch.Generator().manual_seed(0))
     model = Oracle(few, confidence)

@@ -40,8 +40,8 @@ LR = 3e-4  # the paper's 2e-5 is for a model 50 times as large and far more step
 
 
 class Run(NamedTuple):
-    """Which layers are inserted, and how far they plan in training; whether the model answers at all horizons; the seed,
-    None for the base model as it is."""
+    """Which layers are inserted, and how far they plan in training; whether the model answers at all horizons; the
+    seed, None for the base model as it is."""
 
     adapter: dict[str, Any] | None = None
     horizon: str = "pln:8,0.1,32"

@@ -130,8 +130,8 @@ def _check(config: FineTuning) -> None:
 
 @contextmanager
 def _whole() -> Iterator[None]:
-    """While a model is loaded: by every process in full, whatever accelerate asks for. The inserted layers are made from
-    it before FSDP hands out the first process's weights."""
+    """While a model is loaded: by every process in full, whatever accelerate asks for. The inserted layers are made
+    from it before FSDP hands out the first process's weights."""
     name = "FSDP_CPU_RAM_EFFICIENT_LOADING"
     before = os.environ.pop(name, None)
     try:

@@ -114,7 +114,7 @@ def test_strings_in_strings_out(boards):
         (dict(architecture="gdn", interleave="1:1"), "interleave must be left out for gdn, which has no TTC layers"),
         (dict(loops=0), "loops must be 1 or more; got 0"),
         (dict(supervision="often"), "supervision must be one of block, loop, end; got 'often'"),
-        (dict(context="world"), "context must be one of token, head; got 'world'"),
+        (dict(context="world"), "context must be one of token, head, system; got 'world'"),
         (dict(inserted_lr=-1.0), "inserted_lr must be 0 or more and finite"),
         (dict(ema=1.0), r"ema must lie in \[0, 1\)"),
         (dict(lr=-1.0), "lr must be 0 or more and finite"),

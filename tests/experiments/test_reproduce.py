@@ -125,7 +125,7 @@ def test_the_commands_run_one_after_the_other(tmp_path, monkeypatch):
     kept = [json.loads(line) for line in Path("runs/data/train/data.jsonl").read_text().splitlines()]
     assert {row["source"] for row in kept} == {"paper", "openthoughts"}
     record = json.loads(Path("runs/math/llama3-8b-ttc/settings.json").read_text())
-    assert record["settings"]["data"] == "runs/data/train/data.jsonl"
-    assert record["examples"]["learned"] > 0
+    assert record["data"] == "runs/data/train/data.jsonl"
+    assert record["provenance"]["examples"]["learned"] > 0
     for name in ("math500", "amc", "aime24", "aime25"):
         assert json.loads(Path(f"experiments/math/results/llama3-8b-ttc/{name}/summary.json").read_text())["results"]

@@ -90,6 +90,10 @@ def test_examples_are_made_once(make, monkeypatch, tmp_path):
     with pytest.raises(ValueError, match=r"data.jsonl line 42: no answer"):
         example_store.examples_of(make(), tokenizer(), tmp_path / "examples")
     assert sorted(path.name for path in (tmp_path / "examples").iterdir()) == ["examples.arrow", "examples.json"]
+    facts = tmp_path / "examples" / "examples.json"
+    facts.write_text(facts.read_text().replace('"tokens": ', '"tokens": "many", "more": '))
+    with raises("damaged", f"{facts}: counts.tokens", "many"):
+        example_store.examples_of(make(), tokenizer(), tmp_path / "examples")
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,13 @@ def _counts(folder: Path, origin: dict[str, Any]) -> dict[str, int] | None:
 def _facts(folder: Path) -> dict[str, Any]:
     file = folder / FACTS
     remedy = f"Delete {folder}: examples are made again of the data."
-    return read_json(file, remedy, counts=dict, origin=dict, digest=str) if file.exists() else {}
+    if not file.exists():
+        return {}
+    found = read_json(file, remedy, counts=dict, origin=dict, digest=str)
+    for name, value in found["counts"].items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            fail(f"{file}: counts.{name[:40]}", "must be as ttcnet wrote it", repr(value)[:40], remedy, "damaged")
+    return found
 
 
 def _make(config: FineTuning, tokenizer: Any, path: Path) -> tuple[dict[str, int], str]:

@@ -61,6 +61,7 @@ def main(
     episodes: Annotated[int, typer.Option(help="Systems to act in.")] = 64,
     heads: Annotated[int, typer.Option(help="Of TTC layers.")] = 8,
     state_size: Annotated[int, typer.Option(help="Of a head.")] = 8,
+    first_seed: Annotated[int, typer.Option(help="Of the seeds; 0 in the first two rounds.")] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
     from experiments.where_planning_pays.imitation import Demonstrations
@@ -72,7 +73,7 @@ def main(
             system, arm, number = name.split("/")
             training = TRAINING[system]
             size = {"steps": steps or training["steps"], "batch": training["batch"]}
-            size |= {"heads": heads, "state_size": state_size}
+            size |= {"heads": heads, "state_size": state_size, "first_seed": first_seed}
             settings = Demonstrations(
                 system, arm, seeds=seeds, rates=floats, pool=int(number), judged=judged, episodes=episodes, **size
             )

@@ -19,11 +19,13 @@ from experiments.lqr_in_a_token.arms import layer_of
 from experiments.lqr_in_a_token.tokens import Tokens
 from experiments.lqr_in_a_token.training import Settings, Stack
 from experiments.where_planning_pays import cart_pole, dense, pendulums, planner
+from ttcnet.lqr.stationary import first_actions
 from ttcnet.nn import TTCLayer
 
 SYSTEMS: dict[str, ModuleType] = {"dense": dense, "cart-pole": cart_pole, "pendulums": pendulums}
 ARMS = ("ttc", "fixed-scale", "mlp", "mlp-2.5", "one", "linear", "system", "system-one")
 PLANS = ("ttc", "fixed-scale", "system")  # arms whose horizon is the planner's
+TOGETHER = ("system", "system-one", "mlp", "mlp-2.5")  # arms that take the horizons of a batch in one call
 SYSTEM: dict[str, Any] = {"heads": 2, "state_size": 8, "rank": 32, "context": "system"}  # the layer of the second round
 TRAINED = (2, 4, 6, 8, 11, 16, 22, 32)  # horizons of demonstrations
 BETWEEN, BEYOND = (3, 12, 24), (48, 64)  # horizons that are held out
@@ -45,6 +47,16 @@ class Demonstrations(Settings):
     rates: tuple[float, ...] = (3e-3, 1e-2, 3e-2)
     heads: int = 8
     state_size: int = 8
+
+
+class OwnHorizons(TTCLayer):
+    """A layer that writes systems and takes a horizon (N,) of every token."""
+
+    def forward(self, x: Tensor, horizon: int | Tensor) -> Tensor:  # type: ignore[override]
+        if not isinstance(horizon, Tensor):
+            return super().forward(x, horizon)
+        action = first_actions(self.problem(x), horizon).flatten(1)
+        return x + self.out(action * self.action_norm.weight)
 
 
 class Nothing(nn.Module):
@@ -76,8 +88,14 @@ class Imitation(Stack):
 
         def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
             """Of x (horizons, tokens, features)."""
-            found = [self.member(weights, each, self._own(T)) for each, T in zip(x, TRAINED, strict=True)]
-            return (torch.stack(found) - y).square().mean()
+            if settings.arm in TOGETHER:
+                own: int | Tensor = torch.tensor(TRAINED, device=device).repeat_interleave(x.shape[1])
+                own = own if settings.arm in PLANS else 1
+                found = self.member(weights, x.flatten(0, 1), own).view_as(y)
+            else:
+                each = [self.member(weights, few, self._own(T)) for few, T in zip(x, TRAINED, strict=True)]
+                found = torch.stack(each)
+            return (found - y).square().mean()
 
         self.slopes = vmap(grad_and_value(loss))
 
@@ -106,7 +124,7 @@ class Imitation(Stack):
     def _layer(self, size: dict[str, int]) -> nn.Module:
         arm = self.settings.arm
         if arm.startswith("system"):
-            return TTCLayer(size["width"], **SYSTEM)
+            return OwnHorizons(size["width"], **SYSTEM)
         return Nothing() if arm == "linear" else layer_of("ttc" if arm == "one" else arm, **size)
 
     def advance(self) -> None:

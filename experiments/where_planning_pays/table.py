@@ -6,6 +6,8 @@ where-planning-pays-acting    what it costs to act
 where-planning-pays-numbers   unexplained variance by the number of demonstrations
 where-planning-pays-uses      the best TTC layer of each system against MLPs, in a few columns
 where-planning-pays-answers   the questions, answered by the rules that the page sets, and what follows for a user
+
+The third round is in a folder of its own: its tables are where-planning-pays-third-answers, and so on.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ TTC, MLPS = ("fixed-scale", "ttc", "system"), ("mlp", "mlp-2.5")
 ONE_STEP = {"system": "system-one"}  # the same layer with one step; "one" for the others
 KNOB = (0, 1, 2, 4, 8, 16, 32, 64)
 COLUMNS = [(kind, name) for kind in ("seen", "held out") for name in ("trained", "between", "48", "64")]
+THIRD = "third"
 TOLD, YES = ", told 32", "**yes**: "
 USES = {
     "dense": "systems that are told as full matrices, where every number acts through every other",
@@ -40,6 +43,8 @@ USES = {
 
 def pays_table(view: str, results: Path) -> str:
     """The table of that name, less "where-planning-pays-"; a sentence if there are no runs for it yet."""
+    if view.startswith(THIRD + "-"):
+        return pays_table(view.removeprefix(THIRD + "-"), results / THIRD)
     runs = {(system, arm): _runs(results, system, arm) for system in SYSTEMS for arm in ARMS}
     if not any(found for (system, _), found in runs.items() if view in (system, *MADE)):
         command = "python -m experiments.where_planning_pays --out experiments/where_planning_pays/results"

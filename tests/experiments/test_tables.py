@@ -318,6 +318,9 @@ def test_where_planning_pays_is_answered_by_the_rules_of_its_page(tmp_path):
     assert "told T = 32 at most | 64 |  |  |  | 1.00 ± 0.00 (100 %) |" in pays_table("acting", tmp_path)
     assert "| MLP of its size |  | 0.400 ± 0.006 |" in pays_table("numbers", tmp_path)
     assert "Not run yet" in pays_table("pendulums", tmp_path)
+    imitations(tmp_path / "third", "pendulums", "mlp", 64, 0.4)
+    assert "| MLP of its size | 1,234 | 0.1 | 0.400 ± 0.006 |" in pays_table("third-pendulums", tmp_path)
+    assert "Not run yet" in pays_table("pendulums", tmp_path)
     imitations(tmp_path, "dense", "ttc", 64, 0.2, every, steps=6)
     with pytest.raises(ValueError, match=r"dense/ttc/64 must share steps with dense/fixed-scale/64"):
         pays_table("dense", tmp_path)

@@ -124,6 +124,17 @@ def test_an_arm_is_told_the_horizon_in_one_way(arm):
     assert run.losses.isfinite().all()
 
 
+@pytest.mark.parametrize("arm", imitation.TOGETHER)
+def test_horizons_in_one_call_are_those_in_a_call_each(arm):
+    run = Imitation(Demonstrations("cart-pole", arm, **TINY))
+    x, y = (torch.stack(parts) for parts in zip(*(run.tokens(4, 0, T) for T in TRAINED), strict=True))
+    one = {name: weight[0] for name, weight in run.weights.items()}
+    each = [run.member(one, few, run._own(T)) for few, T in zip(x, TRAINED, strict=True)]
+    several = [value.expand(2, *value.shape) for value in (x, y)]
+    _, losses = run.slopes(run.weights, *several)
+    assert float(losses[0]) == pytest.approx(float((torch.stack(each) - y).square().mean()), rel=1e-4)
+
+
 def test_batches_hold_demonstrations_of_the_seed_and_the_horizon():
     run = Imitation(Demonstrations("cart-pole", "ttc", **TINY))
     seen = SimpleNamespace()

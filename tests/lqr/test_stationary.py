@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from ttcnet.lqr import StationaryLQR, plan, solve
+from ttcnet.lqr.stationary import first_actions
 
 HORIZONS = [1, 2, 3, 8, 17, 40]
 FIELDS = [field.name for field in fields(StationaryLQR)]
@@ -61,6 +62,14 @@ def test_the_same_as_step_by_step(n, m, shared, horizon):
     for name in found:
         symmetric = truth[name] if name[0] != "Q" else (truth[name] + truth[name].mT) / 2
         assert error(found[name], symmetric) < 1e-10, name
+
+
+def test_a_horizon_of_every_token():
+    family, own = draw(4, 2, tokens=5), [1, 2, 7, 8, 32]
+    found = differentiated(family, lambda problems: first_actions(problems, torch.tensor(own)))
+    truth = [differentiated(family, lambda problems, T=T: plan(problems, T))["u"][place] for place, T in enumerate(own)]
+    assert error(found["u"], torch.stack(truth)) < 1e-12
+    assert all(x.isfinite().all() for x in found.values())
 
 
 def test_without_a_terminal_cost_the_last_step_is_like_the_others():

@@ -107,8 +107,9 @@ class StationaryLQR:
         return LQR(A=every_step(self.A), B=every_step(B), Q=Q, R=R, h0=self.h0.to(dtype))
 
 
-def first_actions(family: StationaryLQR, horizon: int) -> Tensor:
-    """u_1 over `horizon` steps, at least one, (N, H, m). Plain differentiable PyTorch on any device."""
+def first_actions(family: StationaryLQR, horizon: int | Tensor) -> Tensor:
+    """u_1 over `horizon` steps, at least one, (N, H, m); of integers (N,), every token's own. Plain differentiable
+    PyTorch on any device."""
     dtype = wide_dtype(family.A.dtype, family.A.device)
     A, B = with_heads(family.A.to(dtype)), with_heads(family.B.to(dtype))
     Q = symmetrise(with_heads(family.Q.to(dtype)))
@@ -123,15 +124,18 @@ def first_actions(family: StationaryLQR, horizon: int) -> Tensor:
         return (-unit * z.squeeze(-1)).to(family.A.dtype)
 
 
-def _cost_to_go(A: Tensor, G: Tensor, Q: Tensor, end: Tensor, steps: int) -> Tensor:
+def _cost_to_go(A: Tensor, G: Tensor, Q: Tensor, end: Tensor, steps: int | Tensor) -> Tensor:
     """P of the optimal cost 1/2 h' P h of `steps` steps from h, Q of h itself included, and `end` behind them."""
     H, P = Q, end
     one = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
-    while steps:
-        if steps % 2:
-            P = symmetrise(H + A.mT @ (P @ _solve(one + G @ P, A)))
-        steps //= 2
-        if steps:
+    own = steps if isinstance(steps, Tensor) else None  # of every token
+    most = steps if own is None else int(own.max())
+    while most:
+        if own is not None or most % 2:
+            longer = symmetrise(H + A.mT @ (P @ _solve(one + G @ P, A)))
+            P = longer if own is None else torch.where((own % 2 == 1).view(-1, 1, 1, 1), longer, P)
+        most, own = most // 2, None if own is None else own // 2
+        if most:
             W = _solve(one + G @ H, torch.cat(torch.broadcast_tensors(A, G @ A.mT), -1))
             through, reached = W.chunk(2, -1)
             H, G, A = symmetrise(H + A.mT @ (H @ through)), symmetrise(G + A @ reached), A @ through

@@ -2,14 +2,20 @@
 
 For every head, with coefficients c and e that are linear in the token and shared by its heads:
 
-    A = A_0 + Σ_i c_i A_i        B = B_0 + Σ_i e_i B_i        Q = C diag(q) C'        R^-1 = diag(r_inv)
+    A = I + D (A_0 + Σ_i c_i A_i) D      B = D (B_0 + Σ_i e_i B_i)      Q = D C diag(q) C' D      R^-1 = diag(r_inv)
 
 A_i, B_i and C are learned; the state h_0 is linear in the token, and so are q and r_inv before a softplus. The last
 step costs what the others do. Nothing is scaled to a fixed size: what the token says of sizes stays.
+
+D² is diagonal: the pace of each state, learned. A pace of 1/32 is that of a continuous system in steps of 1/32, whose
+plans still change at horizons of 32. Paces start between 1 and 1/32. Were all of them 1, plans would look the same from
+about four steps on, no gradient would lead from there to slow systems, and a rate that suits fast ones would throw slow
+ones about: docs/where-planning-pays.md, third round.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import torch
@@ -20,8 +26,9 @@ from ttcnet.errors import fail
 from ttcnet.lqr import StationaryLQR
 from ttcnet.lqr.arithmetic import without_autocast, working_dtype
 
-STILL = 0.7  # of A_0, a multiple of the identity: a state that is left alone fades
-SPREAD = 0.3  # of A and B over tokens, at the start
+FADING = 0.3  # A_0 is -FADING times the identity: a state that is left alone fades
+SPREAD = 0.3  # of A and B over tokens, at the start, where the pace is 1
+SLOWEST = 1 / 32  # of the paces, at the start
 
 
 class SystemContext(nn.Module):
@@ -53,6 +60,7 @@ class SystemContext(nn.Module):
         self.bases_A = nn.Parameter(torch.empty(rank + 1, heads, n, n, **where))  # A_0 comes first
         self.bases_B = nn.Parameter(torch.empty(rank + 1, heads, n, m, **where))
         self.C = nn.Parameter(torch.empty(heads, n, n, **where))
+        self.log_pace = nn.Parameter(torch.empty(heads * n, **where))
         self.reset_parameters()
 
     @torch.no_grad()
@@ -63,9 +71,10 @@ class SystemContext(nn.Module):
         nn.init.zeros_(self.bias)
         for bases in (self.bases_A, self.bases_B):
             nn.init.normal_(bases, std=SPREAD * self.rank**-0.5)
-        self.bases_A[0] = STILL * one
+        self.bases_A[0] = -FADING * one
         nn.init.normal_(self.bases_B[0], std=n**-0.5)
         self.C.copy_(one + 0.1 * torch.randn_like(self.C))
+        self.log_pace.copy_(math.log(SLOWEST) * torch.linspace(0, 1, n).repeat(self.heads))
 
     def forward(self, inputs: Tensor) -> StationaryLQR:
         """Problems from (N, inputs)."""
@@ -74,10 +83,12 @@ class SystemContext(nn.Module):
             dtype = inputs.dtype
             bias = pad(self.bias.to(dtype), (sum(self.widths[:3]), 0))
             h0, of_A, of_B, q, r_inv = (inputs + bias).split(self.widths, -1)
-            C = self.C.to(dtype) * softplus(q.unflatten(-1, (self.heads, -1))).sqrt().unsqueeze(-2)
+            D = (self.log_pace.to(dtype) / 2).exp().view(self.heads, -1, 1)
+            one = torch.eye(self.sizes[0], device=inputs.device, dtype=dtype)
+            C = D * self.C.to(dtype) * softplus(q.unflatten(-1, (self.heads, -1))).sqrt().unsqueeze(-2)
             return StationaryLQR(
-                A=_combined(of_A, self.bases_A.to(dtype)),
-                B=_combined(of_B, self.bases_B.to(dtype)),
+                A=one + D * _combined(of_A, self.bases_A.to(dtype)) * D.mT,
+                B=D * _combined(of_B, self.bases_B.to(dtype)),
                 Q=C @ C.mT,
                 r_inv=softplus(r_inv.unflatten(-1, (self.heads, -1))),
                 h0=h0.unflatten(-1, (self.heads, -1)),

@@ -80,7 +80,7 @@ class Stack:
         self.horizons = parse(HORIZONS.get(settings.arm, settings.horizon), seed=0)
         shape = members[0].to("meta")
 
-        def answer(weights: dict[str, Tensor], x: Tensor, horizon: int) -> Tensor:
+        def answer(weights: dict[str, Tensor], x: Tensor, horizon: int | Tensor) -> Tensor:
             return functional_call(shape, weights, (x, horizon))
 
         def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor, horizon: int) -> Tensor:

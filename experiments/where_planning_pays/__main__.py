@@ -56,7 +56,7 @@ def main(
     only: Annotated[list[str] | None, typer.Option(help="Systems, arms, numbers, or all three; repeat.")] = None,
     steps: Annotated[int | None, typer.Option(help="Of training; if not given, what the system's runs have.")] = None,
     seeds: Annotated[int, typer.Option(help="Seeds of every run.")] = 5,
-    rates: Annotated[str, typer.Option(help="Learning rates to choose from.")] = "3e-3,1e-2,3e-2",
+    rates: Annotated[str, typer.Option(help="Rates to choose from; a single one is taken.")] = "3e-3,1e-2,3e-2",
     judged: Annotated[int, typer.Option(help="Systems to judge by, for every horizon.")] = 512,
     episodes: Annotated[int, typer.Option(help="Systems to act in.")] = 64,
     heads: Annotated[int, typer.Option(help="Of TTC layers.")] = 8,
@@ -77,7 +77,8 @@ def main(
             settings = Demonstrations(
                 system, arm, seeds=seeds, rates=floats, pool=int(number), judged=judged, episodes=episodes, **size
             )
-            rate = tuned(replace(settings, pool=training["tuned_at"]), out / system / arm / "tuning", where)
+            tuning = replace(settings, pool=training["tuned_at"])
+            rate = floats[0] if len(floats) == 1 else tuned(tuning, out / system / arm / "tuning", where)
             make(replace(settings, rates=(rate,)), out / system / arm / number, where)
 
 

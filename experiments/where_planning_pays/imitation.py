@@ -19,14 +19,14 @@ from experiments.lqr_in_a_token.arms import layer_of
 from experiments.lqr_in_a_token.tokens import Tokens
 from experiments.lqr_in_a_token.training import Settings, Stack
 from experiments.where_planning_pays import cart_pole, dense, pendulums, planner
-from ttcnet.lqr.stationary import first_actions
+from ttcnet.lqr.stationary import StationaryLQR, first_actions
 from ttcnet.nn import TTCLayer
 
 SYSTEMS: dict[str, ModuleType] = {"dense": dense, "cart-pole": cart_pole, "pendulums": pendulums}
 ARMS = ("ttc", "fixed-scale", "mlp", "mlp-2.5", "one", "linear", "system", "system-one")
 PLANS = ("ttc", "fixed-scale", "system")  # arms whose horizon is the planner's
 TOGETHER = ("system", "system-one", "mlp", "mlp-2.5")  # arms that take the horizons of a batch in one call
-SYSTEM: dict[str, Any] = {"heads": 2, "state_size": 8, "rank": 32, "context": "system"}  # the layer of the second round
+SYSTEM: dict[str, Any] = {"heads": 2, "state_size": 8, "rank": 64, "context": "system"}  # second round: a rank of 32
 TRAINED = (2, 4, 6, 8, 11, 16, 22, 32)  # horizons of demonstrations
 BETWEEN, BEYOND = (3, 12, 24), (48, 64)  # horizons that are held out
 LONGEST = TRAINED[-1]
@@ -55,7 +55,9 @@ class OwnHorizons(TTCLayer):
     def forward(self, x: Tensor, horizon: int | Tensor) -> Tensor:  # type: ignore[override]
         if not isinstance(horizon, Tensor):
             return super().forward(x, horizon)
-        action = first_actions(self.problem(x), horizon).flatten(1)
+        problem = self.problem(x)
+        assert isinstance(problem, StationaryLQR)
+        action = first_actions(problem, horizon).flatten(1)
         return x + self.out(action * self.action_norm.weight)
 
 

@@ -64,6 +64,34 @@ def test_horizons_plans_and_gradients(layer, x):
     assert all(parameter.grad.abs().max() > 0 for parameter in layer.parameters())
 
 
+def test_paces_let_plans_settle_early_and_late():
+    """With paces that are all 1, looking further than 16 steps changes nothing in a fresh layer."""
+    torch.manual_seed(0)
+    layer, x = TTCLayer(64, heads=2, state_size=8, rank=32, context="system"), torch.randn(256, 64)
+
+    def moved():
+        short, far = (plan(layer.problem(x), T) for T in (16, 64))
+        return float((short - far).norm() / far.norm())
+
+    with torch.no_grad():
+        many = moved()
+        layer.context.log_pace.zero_()
+        assert many > 0.05 > 0.01 > moved()
+
+
+def test_a_pace_is_a_step_of_a_continuous_system(layer, x):
+    """Dynamics less the identity and costs are in proportion to it, actions to its root."""
+    with torch.no_grad():
+        layer.context.log_pace.fill_(-2.0)
+        slow = layer.problem(x)
+        layer.context.log_pace.zero_()
+        fast = layer.problem(x)
+    pace, one = torch.tensor(-2.0).exp(), torch.eye(4)
+    torch.testing.assert_close(slow.A - one, pace * (fast.A - one), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(slow.B, pace.sqrt() * fast.B)
+    torch.testing.assert_close(slow.Q, pace * fast.Q)
+
+
 def test_compiled(layer, x):
     compiled = torch.compile(layer, backend="eager")
     assert torch.allclose(compiled(x, 6), layer(x, 6), atol=1e-5)

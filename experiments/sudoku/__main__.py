@@ -48,7 +48,8 @@ SEEDS = {"ttc": 3, "transformer": 3, "mamba": 1, "mamba2": 1, "gdn": 1, "samba":
 LOOPED_SEEDS = {"ttc": 5, "transformer": 5, "mlp": 5, "mamba": 3, "mamba2": 3, "gdn": 3, "samba": 3}
 CHANGEABLE = [field.name for field in fields(TrainConfig) if field.name not in ("architecture", "steps", "seed")]
 METRICS, PROGRAM = "metrics.json", "python -m experiments.sudoku"
-OLDER = {"loops": 1, "supervision": "block", "context": "head", "zero_init": False, "decay_bases": True}  # of old runs
+OLDER = {"loops": 1, "supervision": "block", "context": "head", "zero_init": False, "decay_bases": True}
+OLDER |= {"recall": False, "loops_per_step": None}  # of old runs
 EVERY, SAVE_EVERY = 200, 10_000  # steps between lines of the logs, and between checkpoints
 
 

@@ -36,6 +36,7 @@ class Answers:
 
     def __init__(self, model: nn.Module, examples: Sequence[Any], config: FineTuning) -> None:
         self.model, self.examples, self.config = model, examples, config
+        self.carried: dict[str, Tensor] = {}
         lengths = _lengths(examples)
         limit = config.max_length or int(lengths.max())
         self.packs: list[Pack] = (

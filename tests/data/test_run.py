@@ -185,15 +185,16 @@ def test_a_run_that_came_to_nothing_binds_to_nothing(settings, tmp_path):
 
 @pytest.mark.filterwarnings("ignore")  # of trl, datasets and transformers, to each other
 def test_sft_trains_on_the_result(tmp_path):
+    from ttcnet.settings import from_table
     from ttcnet.train import sft
-    from ttcnet.train.settings import settings as of_sft
+    from ttcnet.train.settings import FineTuning
 
     source = Source(str(tiny.sums(tmp_path / "sums.jsonl")))
     result = run(Settings(str(tmp_path / "run"), [source]))
     examples = prepare(reading.rows(str(result)), tiny.tokenizer())
     assert len(examples.kept) == 40
     values = dict(model="tiny", data=str(result), out=str(tmp_path / "sft"), adapter="none", steps=1, batch=4)
-    sft.fine_tune(of_sft(values | dict(bf16=False)), tiny.model(), tiny.tokenizer())
+    sft.fine_tune(from_table(FineTuning, values | dict(bf16=False)), tiny.model(), tiny.tokenizer())
     assert (tmp_path / "sft" / "model" / "model.safetensors").exists()
 
 

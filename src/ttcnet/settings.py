@@ -93,10 +93,16 @@ def _value(hint: Any, value: Any, place: str) -> Any:
             if not isinstance(value, list):
                 fail(place, "must be tables, each under [[...]]", repr(value), "Use two brackets on each side.", "type")
             return [from_table(item, each, place) for each in value]  # type: ignore[arg-type]
+    check_type(hint, value, place)
+    return value
+
+
+def check_type(hint: Any, value: Any, place: str) -> None:
+    """Fail if a value is not of the type that a dataclass gives its field; one of WORDS, or several with | between."""
+    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     if not any(_is(value, kind) for kind in kinds):
         remedy = "Correct it, or leave it out for its default."
         fail(place, f"must be {' or '.join(WORDS[kind] for kind in kinds)}", repr(value), remedy, "type")
-    return value
 
 
 def _is(value: Any, kind: Any) -> bool:

@@ -119,6 +119,8 @@ def test_values_that_do_not_fit(value, code):
     (name,) = value
     with raises(code, f"settings: {name}" if code == "type" else name):
         from_table(FineTuning, dict(model="m", data="d", out="o") | value)
+    with raises(code, name):
+        FineTuning(**dict(model="m", data="d", out="o") | value)
 
 
 def test_settings_from_a_file(tmp_path):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, get_type_hints
 
 from ttcnet.errors import fail
 from ttcnet.nn.horizon import parse
 from ttcnet.nn.options import check_insert, parse_interleave
+from ttcnet.settings import check_type
 
 TRAINED = ("inserted", "all", "lora")
 
@@ -70,6 +71,8 @@ class FineTuning:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name, hint in get_type_hints(type(self)).items():
+            check_type(hint, getattr(self, name), name)
         for name in ("model", "data", "out"):
             if not getattr(self, name):
                 remedy = "Name it in the file or on the command line."

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tests.data.made import problems, write
 from tests.fake_server import answer, serving
 from ttcnet.cli import app
-from ttcnet.data.folder import RESULT
+from ttcnet.data.stages import RESULT
 from ttcnet.settings import read_toml
 from ttcnet.tasks.math.benchmarks import BENCHMARKS
 from ttcnet.train.sft import RESULTS

@@ -32,6 +32,7 @@ ROWS = [
         "errors",
         "extras",
         "processes",
+        "settings",
         "locking",
         "model_names",
         "reading",

@@ -5,6 +5,7 @@ augmented         digits relabelled, and part of the solution revealed on 30 % o
 best              TTC-Net alone, as in augmented with larger batches: for as many boards as there are
 looped-strict     one block, applied 32 times with a loss after every pass, and with an MLP in TTC's place besides
 looped-augmented  the same, augmented
+looped-hard       the same on boards that need guesses, with all symmetries of Sudoku
 
     python -m experiments.sudoku strict --train train-9k.csv --test test-1k.csv --out experiments/sudoku/results/strict
 
@@ -36,19 +37,25 @@ if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
     from ttcnet.train.learner import Learner
     from ttcnet.train.run import Run
 
-LOOPED: dict[str, Any] = dict(layers=1, loops=32, batch=64, lr=2e-3, final_lr=2e-4)
+LOOPED: dict[str, Any] = dict(
+    layers=1, loops=32, recall=True, loops_per_step=8, batch=128, lr=2e-3, final_lr=1e-4, warm_up=0.05
+)
+LOOPED_INSERTED: dict[str, Any] = dict(interleave="4:1", zero_init=True)
 SETTINGS = {
     "strict": TrainConfig(augmentation="none", dropout=0.15, batch=64, context="head"),
     "augmented": TrainConfig(augmentation="relabel+reveal", batch=64, context="head"),
     "best": TrainConfig(augmentation="relabel+reveal", batch=256, context="head"),
     "looped-strict": TrainConfig(augmentation="none", dropout=0.1, **LOOPED),
     "looped-augmented": TrainConfig(augmentation="relabel+reveal", **LOOPED),
+    "looped-hard": TrainConfig(augmentation="all+reveal", **LOOPED),
 }
 SEEDS = {"ttc": 3, "transformer": 3, "mamba": 1, "mamba2": 1, "gdn": 1, "samba": 1}  # runs of each
 LOOPED_SEEDS = {"ttc": 5, "transformer": 5, "mlp": 5, "mamba": 3, "mamba2": 3, "gdn": 3, "samba": 3}
 CHANGEABLE = [field.name for field in fields(TrainConfig) if field.name not in ("architecture", "steps", "seed")]
 METRICS, PROGRAM = "metrics.json", "python -m experiments.sudoku"
-OLDER = {"loops": 1, "supervision": "block", "context": "head", "zero_init": False, "decay_bases": True}  # of old runs
+OLDER = {"loops": 1, "supervision": "block", "context": "head", "zero_init": False, "decay_bases": True}
+OLDER |= {"recall": False, "loops_per_step": None}  # of old runs
+LOOPS, HORIZONS = (16, 32, 64, 128), (0, 1, 16)  # at which looped models are judged, in one pass
 EVERY, SAVE_EVERY = 200, 10_000  # steps between lines of the logs, and between checkpoints
 
 
@@ -56,6 +63,7 @@ def runs(setting: str, steps: int, only: list[str] | None, changes: dict[str, An
     """Every run of a setting by its name. Changes go to those that can have them."""
     base = replace(SETTINGS[setting], steps=steps)
     looped = setting.startswith("looped")
+    changes = LOOPED_INSERTED | changes if looped else changes
     seeds = {"ttc": 1} if setting == "best" else LOOPED_SEEDS if looped else SEEDS
     each = [(name, seed) for name, count in seeds.items() for seed in range(count)]
     found = {
@@ -90,11 +98,12 @@ def parse(changes: list[str] | None) -> dict[str, Any]:
 def main(
     setting: Annotated[str, typer.Argument(help=f"One of {', '.join(SETTINGS)}.")],
     train: Annotated[Path, typer.Option(help="CSV of puzzle,solution to train on.")],
-    test: Annotated[Path, typer.Option(help="CSV of puzzle,solution to judge by.")],
+    test: Annotated[list[Path], typer.Option(help="CSV of puzzle,solution to judge by; several may be given.")],
     out: Annotated[Path, typer.Option(help="Folder for the runs.")],
     steps: Annotated[int, typer.Option(help="Steps of every run.")] = 40_000,
     only: Annotated[list[str] | None, typer.Option(help="Runs or architectures; all if not given.")] = None,
     change: Annotated[list[str] | None, typer.Option("--set", help="field=value, of TrainConfig; repeat.")] = None,
+    mode: Annotated[list[str] | None, typer.Option(help="single (one pass) or multi (cell by cell); both.")] = None,
     minutes: Annotated[float, typer.Option(help="Stop after so long, to resume later; 0 for no limit.")] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
 ) -> None:
@@ -105,12 +114,18 @@ def main(
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # streams that may run at the same time
     with complaints():
         configs = runs(setting, steps, only, parse(change))
-        boards, judges = read(train), read(test)
-        _make(configs, boards, judges, out, usable(device), minutes or None)
+        boards, judges = read(train), {path.stem: read(path) for path in test}
+        _make(configs, boards, judges, mode, out, usable(device), minutes or None)
 
 
 def _make(
-    configs: dict[str, TrainConfig], boards: Boards, judges: Boards, out: Path, device: str, minutes: float | None
+    configs: dict[str, TrainConfig],
+    boards: Boards,
+    judges: dict[str, Boards],
+    modes: list[str] | None,
+    out: Path,
+    device: str,
+    minutes: float | None,
 ) -> None:
     """Train and judge those that are not done, side by side."""
     from ttcnet.torch_settings import compiling_up_to
@@ -132,26 +147,34 @@ def _make(
             typer.echo("Stopped for the time being. The same command resumes.")
             return
         for run, trained in pairs:
-            _judge(run, trained, judges)
+            _judge(run, trained, judges, modes)
 
 
-def _judge(run: Run, trained: Learner, boards: Boards) -> None:
+def _judge(run: Run, trained: Learner, judges: dict[str, Boards], modes: list[str] | None) -> None:
     """Evaluate, and write all that belongs to a result."""
     import torch
     from torch import nn
 
+    from ttcnet.nn import ttc_layers
     from ttcnet.tasks.sudoku.evaluation import MODES, WORDS, evaluate
     from ttcnet.train.sudoku import MODEL, trained_model
 
     name, model = run.folder.name, trained_model(trained)
-    results = [evaluate(model, boards, mode).to_dict() for mode in MODES]
+    asked: list[tuple[str, int | None, int | None]] = [(mode, None, None) for mode in modes or MODES]
+    if model.config.loops > 1:
+        asked += [("single", None, loops) for loops in LOOPS]
+        asked += [("single", horizon, LOOPS[-2]) for horizon in HORIZONS if ttc_layers(model)]
+    results = [
+        {"data": data} | evaluate(model, boards, *each).to_dict() for data, boards in judges.items() for each in asked
+    ]
     nn.Module.to(model, torch.bfloat16)
     with run.result(MODEL) as folder:
         model.save_pretrained(folder)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     found = {"run": name, "parameters": parameters, "results": results}
     write_json(run.folder / METRICS, found | run.provenance())
-    rates = (f"{WORDS[each['mode']]} {_percent(each, 'boards')} / {_percent(each, 'cells')}" for each in results)
+    own = [each for each in results if each["horizon"] is None is each["loops"]]
+    rates = (f"{WORDS[each['mode']]} {_percent(each, 'boards')} / {_percent(each, 'cells')}" for each in own)
     typer.echo(f"{name:14} {'   '.join(rates)}")
 
 

@@ -55,7 +55,7 @@ def command(program: str = "ttcnet") -> str:
     return f"{program} {shlex.join(words)}"
 
 
-def circumstances(*packages: str, program: str = "ttcnet") -> dict[str, Any]:
+def provenance(*packages: str, program: str = "ttcnet") -> dict[str, Any]:
     """What made a result, for the file that holds it: machine, versions (of `packages` too), commit and command."""
     return {
         "machine": machine(),

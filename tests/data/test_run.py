@@ -18,9 +18,9 @@ from tests.fake_server import answer, serving
 from tests.train import tiny
 from ttcnet import reading
 from ttcnet.cli import app
-from ttcnet.data import folder as folders
 from ttcnet.data.run import run
 from ttcnet.data.settings import Decontaminate, Near, Sample, Settings, Source, Verify
+from ttcnet.data.stages import Folder, Stage
 from ttcnet.train.examples import prepare
 
 STAGES = ["fetch-a", "fetch-b", "exact", "near", "decontaminate", "verify", "sample"]
@@ -102,7 +102,7 @@ def test_a_run_that_is_killed_goes_on_and_ends_the_same(stage, settings, server,
     whole = run(settings("whole", **changes)).read_text()
     asked = len(server[1])
     server[1].clear()
-    keep, do = folders.Stage.keep, folders.Folder.do
+    keep, do = Stage.keep, Folder.do
     at_work = []
 
     def fatal(self, row):
@@ -110,12 +110,12 @@ def test_a_run_that_is_killed_goes_on_and_ends_the_same(stage, settings, server,
             raise Killed
         keep(self, row)
 
-    monkeypatch.setattr(folders.Stage, "keep", fatal)
-    monkeypatch.setattr(folders.Folder, "do", lambda *args: at_work.append(args[1].name) or do(*args))
+    monkeypatch.setattr(Stage, "keep", fatal)
+    monkeypatch.setattr(Folder, "do", lambda *args: at_work.append(args[1].name) or do(*args))
     with pytest.raises(Killed):
         run(made := settings(**changes))
     assert list(numbers(made)) == stages[: stages.index(stage)]
-    monkeypatch.setattr(folders.Stage, "keep", keep)
+    monkeypatch.setattr(Stage, "keep", keep)
     times = {path: path.stat().st_mtime_ns for path in Path(made.out).glob("*.gz")}
     assert len(times) == stages.index(stage)
     assert run(made).read_text() == whole
@@ -185,15 +185,16 @@ def test_a_run_that_came_to_nothing_binds_to_nothing(settings, tmp_path):
 
 @pytest.mark.filterwarnings("ignore")  # of trl, datasets and transformers, to each other
 def test_sft_trains_on_the_result(tmp_path):
+    from ttcnet.settings import from_table
     from ttcnet.train import sft
-    from ttcnet.train.settings import settings as of_sft
+    from ttcnet.train.settings import FineTuning
 
     source = Source(str(tiny.sums(tmp_path / "sums.jsonl")))
     result = run(Settings(str(tmp_path / "run"), [source]))
     examples = prepare(reading.rows(str(result)), tiny.tokenizer())
     assert len(examples.kept) == 40
     values = dict(model="tiny", data=str(result), out=str(tmp_path / "sft"), adapter="none", steps=1, batch=4)
-    sft.fine_tune(of_sft(values | dict(bf16=False)), tiny.model(), tiny.tokenizer())
+    sft.fine_tune(from_table(FineTuning, values | dict(bf16=False)), tiny.model(), tiny.tokenizer())
     assert (tmp_path / "sft" / "model" / "model.safetensors").exists()
 
 

@@ -1,13 +1,14 @@
 """Engines that answer by a script, and small models and files for the command line."""
 
 import json
+from dataclasses import asdict
 
 from typer.testing import CliRunner
 
 import ttcnet.adapter as adapter
 from tests.train import tiny
 from ttcnet.cli import app
-from ttcnet.evaluate.engines.base import Answer
+from ttcnet.evaluate.engines.base import Answer, unwatched
 
 
 class Scripted:
@@ -23,15 +24,15 @@ class Scripted:
     def check(self, asks, max_tokens):
         pass
 
-    def answers(self, asks, *, max_tokens, temperature, horizon=None, stop=(), watch=lambda _: None):
-        self.options.append(dict(max_tokens=max_tokens, temperature=temperature, horizon=horizon, stop=stop))
+    def answers(self, asks, how, watch=unwatched):
+        self.options.append(asdict(how))
         for group, start in enumerate(range(0, len(asks), self.size)):
             if group == self.breaks:
                 raise KeyboardInterrupt
             numbers = range(start, min(start + self.size, len(asks)))
             self.asked += [asks[number] for number in numbers]
             watch(len(numbers) / 2)
-            yield [(number, self._answer(self.say(asks[number], horizon))) for number in numbers]
+            yield [(number, self._answer(self.say(asks[number], how.horizon))) for number in numbers]
 
     @staticmethod
     def _answer(said):

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from tests.data.made import problems, write
 from tests.fake_server import answer, serving
 from ttcnet.cli import app
-from ttcnet.data.folder import RESULT
+from ttcnet.data.stages import RESULT
+from ttcnet.settings import read_toml
 from ttcnet.tasks.math.benchmarks import BENCHMARKS
-from ttcnet.train.settings import values_of
 from ttcnet.train.sft import RESULTS
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ def test_names_agree():
     """Of all commands of the page that touch a run of experiments/math, and of all its variants."""
     made = {f"{values['out']}/{RESULT}" for values in DATA.values()}
     read = {source["data"] for values in DATA.values() for source in values["source"] if "/data/" in source["data"]}
-    runs = [values_of(ROOT / "experiments/math/settings.toml", [base, arm]) for base in BASES for arm in ARMS]
+    runs = [read_toml(ROOT / "experiments/math/settings.toml", [base, arm]) for base in BASES for arm in ARMS]
     trained = {values["data"] for values in runs}
     assert len(trained) == 1
     assert trained | read == made, "all that is made is read, and all that is read is made"

@@ -4,6 +4,7 @@ import json
 import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import typer
@@ -22,7 +23,7 @@ def small(monkeypatch, tmp_path):
     for name, config in sudoku.SETTINGS.items():
         monkeypatch.setitem(sudoku.SETTINGS, name, replace(config, layers=1, width=32, heads=2, batch=4))
     monkeypatch.setattr(sudoku, "EVERY", 4)
-    where = dict(train=tmp_path / "boards.csv", test=tmp_path / "boards.csv", device="cpu")
+    where = dict(train=tmp_path / "boards.csv", test=[tmp_path / "boards.csv"], device="cpu")
 
     def start(setting, out, **options):
         sudoku.main(setting, out=tmp_path / out, **{"only": None, "minutes": 0, "change": None} | where | options)
@@ -58,9 +59,15 @@ def test_every_looped_run_is_there_and_can_be_changed():
 
 
 def test_a_looped_run_is_trained_and_judged(small):
-    out = small("looped-augmented", "looped", steps=2, only=["mlp-0"], change=["loops=3", "interleave=3:1"])
+    changes = dict(change=["loops=4", "loops_per_step=2", "interleave=2:1"], mode=["single"])
+    out = small("looped-hard", "looped", steps=2, only=["mlp-0", "ttc-0"], **changes)
     kept = json.loads((out / "mlp-0" / "model" / "config.json").read_text())
-    assert (kept["loops"], kept["insert"], kept["interleave"]) == (3, "mlp", "3:1")
+    assert (kept["loops"], kept["recall"], kept["insert"], kept["interleave"]) == (4, True, "mlp", "2:1")
+    own, loops = [(None, None)], [(None, 16), (None, 32), (None, 64), (None, 128)]
+    for name, horizons in (("mlp-0", []), ("ttc-0", [(0, 64), (1, 64), (16, 64)])):
+        found = json.loads((out / name / "metrics.json").read_text())["results"]
+        assert [(each["horizon"], each["loops"]) for each in found] == own + loops + horizons
+        assert {(each["data"], each["mode"]) for each in found} == {("boards", "single")}
 
 
 def test_a_stopped_recipe_goes_on(small):
@@ -115,7 +122,7 @@ def test_what_is_not_there(small, capsys):
         small("augmented", "none", steps=2, only=["lstm"])
     for options, message in (
         (dict(device="abacus"), "device must be one that"),
-        (dict(test="x.csv"), "x.csv: must be a file"),
+        (dict(test=[Path("x.csv")]), "x.csv: must be a file"),
     ):
         with pytest.raises(typer.Exit):
             small("augmented", "none", steps=2, **options)

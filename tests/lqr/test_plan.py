@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 
 import pytest
 import torch
@@ -249,6 +250,18 @@ def test_operators_are_well_behaved():
     u, kept = torch.ops.ttcnet.plan(*tensors, 5, True, "reference")
     detached = [x.detach() for x in (*tensors, kept, u)]
     torch.library.opcheck(torch.ops.ttcnet.plan_backward, (*detached, 5, "reference"))
+
+
+def test_compiled_training_plans_once(monkeypatch):
+    """The backward pass takes what the forward pass kept, and does not plan again."""
+    backend, asked = import_module("ttcnet.lqr.reference"), []
+    forward = backend.forward
+    monkeypatch.setattr(backend, "forward", lambda *args: asked.append(args[-1]) or forward(*args))
+    family = cast(draw("trained", tokens=2, heads=2, n=4), torch.float32)
+    family = replace(family, a=family.a.requires_grad_())
+    compiled = torch.compile(lambda x: plan_with(x, 4, backend="reference"), backend="aot_eager", fullgraph=True)
+    compiled(family).sum().backward()
+    assert asked == [True]
 
 
 def test_compiles_whole():

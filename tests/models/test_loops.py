@@ -183,6 +183,32 @@ def test_what_is_inserted_may_start_with_nothing(architecture):
         )
 
 
+def test_loops_that_recall_the_input():
+    """Every loop starts from norm(states) + embeddings; another call continues where one stopped."""
+    model, (boards, _) = cells(interleave="2:1", recall=True).eval(), board()
+    body = model.model
+    with torch.no_grad():
+        embedded = body.embed_tokens(boards) + body._positions(81, boards.device)
+        x = embedded
+        for number in (1, 2, 3):
+            x = x if number == 1 else body.recall.norm(x) + embedded
+            x = body.layers[0](x, horizon=4, at_work=(number % 2 == 0,))
+        assert torch.allclose(model.classifier(body.norm(x)), model(boards, loops=3).logits, atol=1e-5)
+        assert not torch.allclose(cells(interleave="2:1").eval()(boards).logits, model(boards).logits, atol=1e-3)
+        first = model(boards, loops=2)
+        assert torch.equal(model(boards, loops=2, state=first.state).logits, model(boards, loops=4).logits)
+        fresh = model(boards, state=torch.zeros_like(first.state)).logits
+        assert torch.allclose(fresh, model(boards).logits, atol=1e-6)
+
+
+def test_states_to_continue_from():
+    model, (boards, _) = cells(recall=True).eval(), board()
+    with raises("conflict", "state", "recall=False"):
+        cells().eval()(boards, state=torch.zeros(2, 81, 32))
+    with raises("shape", "state", "2, 80, 32"):
+        model(boards, state=torch.zeros(2, 80, 32))
+
+
 def test_saved_and_loaded(tmp_path):
     model = cells(interleave="2:1").eval()
     model.save_pretrained(tmp_path)

@@ -5,7 +5,8 @@ import gc
 import pytest
 
 from tests.train.tiny import model, sums, tokenizer
-from ttcnet.train.settings import settings
+from ttcnet.settings import from_table
+from ttcnet.train.settings import FineTuning
 
 ADAPTER = {"every": 2, "heads": 2, "state_size": 8, "rank": 4}
 
@@ -16,7 +17,7 @@ def run_settings(folder, out="run", **changes):
         sums(data)
     values = dict(model="tiny", data=str(data), out=str(folder / out), adapter=ADAPTER, batch=8, device_batch=4)
     values |= dict(steps=6, lr=3e-3, bf16=False, save_every=2, log_every=2, check_pointing=False)
-    return settings(values | changes)
+    return from_table(FineTuning, values | changes)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -67,7 +67,8 @@ class FineTuning(Engine):
         self.results = ("model",) if changes.get("train", "all") == "all" else ("adapter",)
 
     def go(self, out, **changes):
-        from ttcnet.train.settings import settings
+        from ttcnet.settings import from_table
+        from ttcnet.train import settings
         from ttcnet.train.sft import fine_tune
 
         data = out.parent / "data.jsonl"
@@ -76,7 +77,7 @@ class FineTuning(Engine):
         values = dict(model="tiny", data=str(data), out=str(out), adapter=ADAPTER | {"dropout": 0.1}, steps=STEPS)
         values |= dict(batch=8, device_batch=4, lr=3e-3, inserted_lr=1e-2, bf16=False, save_every=SAVE_EVERY)
         values |= dict(log_every=2, check_pointing=False)
-        trained = fine_tune(settings(values | self.changes | changes), model(), tokenizer())
+        trained = fine_tune(from_table(settings.FineTuning, values | self.changes | changes), model(), tokenizer())
         return {name: parameter.detach().clone() for name, parameter in trained.named_parameters()}
 
 
@@ -93,16 +94,17 @@ class SmallTable(FineTuning):
         from experiments.math_small.training import fast, learner
         from ttcnet import adapter
         from ttcnet.reading import rows
+        from ttcnet.settings import from_table
+        from ttcnet.train import settings
         from ttcnet.train.examples import prepare
         from ttcnet.train.loop import train
         from ttcnet.train.run import Run
-        from ttcnet.train.settings import settings
 
         data = out.parent / "data.jsonl"
         if not data.exists():
             sums(data)
         values = dict(model="tiny", data="d", out="o", adapter=ADAPTER, steps=STEPS, batch=8, lr=3e-3, bf16=False)
-        config = settings(values | changes)
+        config = from_table(settings.FineTuning, values | changes)
         torch.manual_seed(config.seed)
         net = adapter.insert(model(), adapter.TTCAdapterConfig.from_dict(ADAPTER))
         examples = prepare(rows(str(data)), tokenizer()).kept

@@ -7,8 +7,9 @@ import torch
 
 import ttcnet.adapter as adapter
 from tests import smollm2
+from ttcnet.settings import from_table
 from ttcnet.train import sft
-from ttcnet.train.settings import settings
+from ttcnet.train.settings import FineTuning
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings of gguf and trl, to each other
 PROMPT = "What is the capital of France?"
@@ -42,7 +43,7 @@ def test_a_real_model_is_extended_trained_saved_and_loaded(tmp_path):
     values = dict(model="SmolLM2-135M-Instruct", data=str(tmp_path / "data.jsonl"), out=str(tmp_path / "run"))
     values |= dict(adapter=ADAPTER, train="inserted", steps=30, batch=4, device_batch=4, lr=1e-2, bf16=False)
     values |= dict(check_pointing=False, log_every=5, save_every=1000, horizon="fixed:8")
-    trained = sft.fine_tune(settings(values), smollm2.model(), smollm2.tokenizer())
+    trained = sft.fine_tune(from_table(FineTuning, values), smollm2.model(), smollm2.tokenizer())
     losses = [json.loads(line)["loss"] for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert losses[-1] < losses[0] - 1, losses
 

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from tests.raising import raises
 from tests.train.engines import boards as some_boards
 from ttcnet import tensor_file
 from ttcnet.models import TTCNetForCellClassification
@@ -16,6 +18,8 @@ from ttcnet.train.sudoku import learner, train, trained_model
 
 TINY = TrainConfig(steps=6, batch=4, layers=2, width=32, heads=2, dropout=0.1, augmentation="relabel+reveal")
 LOOPED = replace(TINY, layers=1, loops=4, interleave="2:1", supervision="loop", zero_init=True, inserted_lr=1e-3)
+
+CARRIED = replace(LOOPED, recall=True, loops_per_step=2)
 
 
 class KilledError(Exception):
@@ -31,18 +35,55 @@ def weights(model):
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
-def test_a_run_in_pieces_ends_at_the_same_weights(boards, tmp_path):
-    whole = train(LOOPED, boards, tmp_path / "whole", every=2)
+@pytest.mark.parametrize("config", [LOOPED, CARRIED], ids=["looped", "carried"])
+def test_a_run_in_pieces_ends_at_the_same_weights(config, boards, tmp_path):
+    whole = train(config, boards, tmp_path / "whole", every=2)
     for steps in (2, 4):
-        train(LOOPED, boards, tmp_path / "pieces", every=2, minutes=0)
+        train(config, boards, tmp_path / "pieces", every=2, minutes=0)
         assert [path.name for path in (tmp_path / "pieces").glob("checkpoint-*")] == [f"checkpoint-{steps}.safetensors"]
         assert not (tmp_path / "pieces" / "model").exists()
-    again = train(LOOPED, boards, tmp_path / "pieces", every=2, minutes=0)
+    again = train(config, boards, tmp_path / "pieces", every=2, minutes=0)
     for name, value in weights(whole).items():
         assert torch.equal(value, weights(again)[name]), name
     logs = [(tmp_path / name / "log.jsonl").read_text() for name in ("whole", "pieces")]
     assert logs[0] == logs[1]
     assert (tmp_path / "pieces" / "model" / "config.json").exists()
+
+
+def test_boards_stay_for_several_steps(boards):
+    """With 2 of 4 loops a step, half of the boards are new, and the others continue."""
+    config = replace(CARRIED, dropout=0.0, lr=0.0, final_lr=0.0, weight_decay=0.0)
+    trained = learner(config, boards)
+    first, second = (trained.task.feed.at(step)[0] for step in (0, 1))
+    trained.advance()
+    carried = trained.task.carried
+    assert torch.equal(carried["puzzles"][:2], first)
+    assert (carried["labels"][2:] == -100).all()  # there were no boards before
+    trained.advance()
+    assert torch.equal(carried["puzzles"], torch.cat([second, first]))
+    model = trained.model.eval()
+    with torch.no_grad():
+        assert torch.allclose(carried["states"][:2], model(second, loops=2).state, atol=1e-5)
+        assert torch.allclose(carried["states"][2:], model(first, loops=4).state, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "value"),
+    [(dict(loops_per_step=3), 3), (dict(loops_per_step=1, batch=6), 1), (dict(loops_per_step=2, recall=False), 2)],
+)
+def test_loops_per_step_that_make_no_run(changes, value):
+    with raises("conflict", "loops_per_step", f"^{value}$"):
+        replace(CARRIED, **changes)
+
+
+def test_a_checkpoint_without_what_was_carried(boards, tmp_path):
+    train(CARRIED, boards, tmp_path, every=2, minutes=0)
+    (path,) = tmp_path.glob("checkpoint-*")
+    tensors = load_file(path)
+    for changed in ({}, {"task/states": tensors["task/states"][1:]}):
+        kept = {name: x for name, x in tensors.items() if name != "task/states"} | changed
+        with raises("damaged", "folder/checkpoint"):
+            learner(CARRIED, boards).restore(kept, 2, "folder/checkpoint")
 
 
 def test_what_is_inserted_may_learn_at_a_rate_of_its_own(boards):
@@ -185,7 +226,7 @@ def test_two_processes_that_were_killed_end_at_the_same_weights(boards, tmp_path
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler, to itself
-@pytest.mark.parametrize("config", [TINY, LOOPED], ids=["tall", "looped"])
+@pytest.mark.parametrize("config", [TINY, LOOPED, CARRIED], ids=["tall", "looped", "carried"])
 def test_on_a_gpu_a_captured_step_is_the_step(config, boards, tmp_path):
     """A killed and resumed run ends at the same weights there too, and near those of the CPU."""
     config = replace(config, dropout=0.0, steps=8)

@@ -16,12 +16,14 @@ def data(
 ) -> None:
     """Make training data: fetch, normalise, drop duplicates and test problems, verify answers, sample. Run the same
     command again to resume an interrupted run."""
-    from ttcnet.data.settings import settings as made
+    from ttcnet.data.settings import Settings
     from ttcnet.errors import complaints
+    from ttcnet.settings import from_table, read_toml
     from ttcnet.terminal.console import say, tell
 
     with complaints():
-        config = made(settings, out)
+        given = {} if out is None else {"out": out}
+        config = from_table(Settings, read_toml(settings) | given, str(settings))
         tell("Looking at the sources ...")
         from ttcnet.data.run import run
 

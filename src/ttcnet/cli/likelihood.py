@@ -64,8 +64,8 @@ def likelihood(
             label = "" if each.horizon is None else f"horizon {each.horizon}: "
             say(f"{label}log-likelihood of a token {each.per_token}, of a solution {each.per_solution}")
         if out is not None:
-            from ttcnet.environment import circumstances
+            from ttcnet.environment import provenance
             from ttcnet.writing import write_json
 
             figures = {"data": data, "results": [each.to_dict() for each in results]}
-            write_json(out, engine.facts() | figures | circumstances())
+            write_json(out, engine.facts() | figures | provenance())

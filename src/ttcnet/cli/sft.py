@@ -75,11 +75,11 @@ def sft(
     from ttcnet.extras import require
     from ttcnet.model_names import check_model
     from ttcnet.reading import is_file, rows
+    from ttcnet.settings import from_table
     from ttcnet.terminal.console import say, tell
-    from ttcnet.train.settings import settings as made
 
     with complaints():
-        config = made(_values(settings, _given(context)), str(settings or "the command line"))
+        config = from_table(FineTuning, _values(settings, _given(context)), str(settings or "the command line"))
         check_model(config.model)
         if is_file(config.data) and next(rows(config.data), None) is None:
             fail("data", "must have at least one row", f"none in {config.data}", "Check the file.", "no-data")
@@ -105,12 +105,12 @@ def _given(context: typer.Context) -> dict[str, Any]:
 def _values(file: Path | None, options: dict[str, Any]) -> dict[str, Any]:
     """What the file says, and before it the options."""
     from ttcnet.errors import fail, whole_number
-    from ttcnet.train.settings import values_of
+    from ttcnet.settings import read_toml
 
     variants = options.pop("variant", [])
     if file is None and variants:
         fail("variant", "must not be given without a file", ", ".join(variants), "Name the file first.", "conflict")
-    values: dict[str, Any] = {} if file is None else values_of(file, variants)
+    values: dict[str, Any] = {} if file is None else read_toml(file, variants)
     inserted = {name: options.pop(name) for name in ("insert", "every", "heads") if name in options}
     values |= options
     if inserted.get("insert") == "none":

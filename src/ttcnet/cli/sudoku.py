@@ -134,8 +134,8 @@ def probe_command(
 
 def _write(out: Path, model: Path | None, found: dict[str, Any]) -> None:
     """Results, with what made them."""
-    from ttcnet.environment import circumstances
+    from ttcnet.environment import provenance
     from ttcnet.writing import write_json
 
     which = {"model": "shipped" if model is None else str(model)}
-    write_json(out, which | found | circumstances())
+    write_json(out, which | found | provenance())

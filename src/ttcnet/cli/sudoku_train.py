@@ -37,6 +37,10 @@ def train(
     heads: Annotated[int, typer.Option(help="Heads, of attention and of TTC.")] = 4,
     ttc_heads: Annotated[int | None, typer.Option(help="Those of TTC, if not as many.")] = None,
     loops: Annotated[int, typer.Option(help="Times that the blocks are applied.")] = 1,
+    recall: Annotated[bool, typer.Option("--recall", help="Every loop sees the puzzle again.")] = False,
+    loops_per_step: Annotated[
+        int | None, typer.Option(help="Loops of a training step, all if not given. Needs --recall.")
+    ] = None,
     interleave: Annotated[
         str | None,
         typer.Option(help="8:1 inserts a layer into the last of every 8 blocks, in every loop; 8:1 or fewer."),
@@ -62,7 +66,8 @@ def train(
         config = TrainConfig(
             architecture, steps, batch, lr, final_lr,
             weight_decay=weight_decay, dropout=dropout, augmentation=augmentation, ema=ema, horizon=horizon,
-            layers=layers, width=width, heads=heads, seed=seed, ttc_heads=ttc_heads, loops=loops, interleave=interleave,
+            layers=layers, width=width, heads=heads, seed=seed, ttc_heads=ttc_heads, loops=loops, recall=recall,
+            loops_per_step=loops_per_step, interleave=interleave,
             supervision=supervision, context=context, zero_init=zero_init, inserted_lr=inserted_lr,
             decay_bases=decay_bases, mlp_width=mlp_width,
         )  # fmt: skip

@@ -40,7 +40,7 @@ def solve(
             raise typer.Exit(1)
         net = load(model, device)
         from ttcnet.tasks.sudoku.progress import watched
-        from ttcnet.tasks.sudoku.session import moves
+        from ttcnet.tasks.sudoku.step_by_step import moves
 
         filled = board.copy()
         with watched(net, "Solving", int((board == 0).sum())):
@@ -87,7 +87,7 @@ def demo(
         net = load(model, device)
         from ttcnet.tasks.sudoku import demo
         from ttcnet.tasks.sudoku.samples import LEVELS, samples
-        from ttcnet.tasks.sudoku.session import moves, stage_name
+        from ttcnet.tasks.sudoku.step_by_step import moves, stage_name
 
         boards = made or [demo.level(name)[:1] for name in LEVELS]
         next(moves(net, boards[0].puzzles[0]))  # what is compiled is compiled before a puzzle is timed

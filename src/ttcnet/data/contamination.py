@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ttcnet.errors import fail
 
-from .folder import Stage
 from .settings import Decontaminate, Source
 from .sources import opened, parts
+from .stages import Stage
 from .text import tokens, words
 
 Key = tuple[str, ...]

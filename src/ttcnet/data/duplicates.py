@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from ttcnet.extras import require
 
-from .folder import Stage
 from .settings import Exact, Near
+from .stages import Stage
 from .text import digest, tokens
 
 SHINGLE = 3  # tokens in a row

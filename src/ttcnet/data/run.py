@@ -12,17 +12,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ttcnet.environment import circumstances
+from ttcnet.environment import provenance
 from ttcnet.locking import owned
 from ttcnet.terminal.console import foreign
 from ttcnet.terminal.progress_bars import Bar, Description
 
 from .contamination import decontaminate
 from .duplicates import exact, near
-from .folder import RESULT, Content, Folder, Step
 from .sampling import sample
 from .settings import Decontaminate, Exact, Settings, Source
 from .sources import check, fetch
+from .stages import RESULT, Content, Folder, StageSpec
 from .verification import verify
 
 PACKAGES = ("datasets", "rensa", "math-verify")
@@ -36,28 +36,28 @@ def run(settings: Settings) -> Path:
 
 
 def _run(settings: Settings) -> Path:
-    facts = {"settings": asdict(settings)} | circumstances(*PACKAGES)
-    planned = list(steps(settings))
-    folder = Folder(Path(settings.out), planned, facts)
-    left = [step for step in planned if not folder.done(step)]
-    for step in left:  # what can be known to be wrong is told before anything is done
-        for source in _sources(step.settings):
+    facts = {"settings": asdict(settings)} | provenance(*PACKAGES)
+    specs = list(stages(settings))
+    folder = Folder(Path(settings.out), specs, facts)
+    left = [spec for spec in specs if not folder.done(spec)]
+    for spec in left:  # what can be known to be wrong is told before anything is done
+        for source in _sources(spec.settings):
             check(source)
     columns = (Description(), BarColumn(), MofNCompleteColumn())
     times = (TimeElapsedColumn(), TimeRemainingColumn())
     with Bar(*columns, *times, console=Console(stderr=True), transient=True) as progress:
-        for step in left:
-            folder.do(step, progress)
+        for spec in left:
+            folder.do(spec, progress)
     Console().print(table(folder.counts["stages"]))
     return folder.path / RESULT
 
 
-def steps(settings: Settings) -> Iterator[Step]:
+def stages(settings: Settings) -> Iterator[StageSpec]:
     """All stages, each on what the one before it kept. Verification comes late, for it is dear."""
     before = []
     for source in settings.sources:
         before.append(f"fetch-{source.name}")
-        yield Step(before[-1], source, [], partial(fetch, source=source), [source.data])
+        yield StageSpec(before[-1], source, [], partial(fetch, source=source), [source.data])
     later: list[tuple[str, Any, Any]] = [
         ("exact", Exact(), exact),
         ("near", settings.near, near),
@@ -67,7 +67,7 @@ def steps(settings: Settings) -> Iterator[Step]:
     ]
     for name, own, work in later:
         if own is not None:
-            yield Step(name, own, before, partial(work, settings=own), [each.data for each in _sources(own)])
+            yield StageSpec(name, own, before, partial(work, settings=own), [each.data for each in _sources(own)])
             before = [name]
 
 
@@ -78,13 +78,13 @@ def _sources(settings: object) -> list[Source]:
     return [settings] if isinstance(settings, Source) else []
 
 
-def table(stages: dict[str, Content]) -> Table:
+def table(counted: dict[str, Content]) -> Table:
     """The counts of all stages, for people."""
     shown = Table("stage", box=None)
     for title in ("read", "kept", "dropped", "seconds"):
         shown.add_column(title, justify="right")
     shown.add_column("why")
-    for name, counts in stages.items():
+    for name, counts in counted.items():
         reasons = ", ".join(f"{reason} {number:,}" for reason, number in counts["dropped"].items())
         numbers = (counts["read"], counts["kept"], counts["read"] - counts["kept"])
         figures = (*(f"{number:,}" for number in numbers), f"{counts['seconds']:.1f}")

@@ -6,8 +6,8 @@ from array import array
 
 from ttcnet.errors import fail
 
-from .folder import Stage
 from .settings import Sample
+from .stages import Stage
 from .text import digest
 
 

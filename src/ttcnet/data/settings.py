@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ttcnet.errors import fail
 
-Made = TypeVar("Made")
-_KINDS = {
-    "str": "text",
-    "int": "a whole number",
-    "float": "a number",
-    "Parts": "the name of a field, or a list of names",
-    "dict[str, int]": "a table of whole numbers",
-}
-_SINGULAR = {"sources": "source", "tests": "test"}  # what is a list here is many tables [[...]] of one name in TOML
 Parts = str | list[str]  # a field of a row, as in "messages.0.content", or several, whose texts are joined
 
 
@@ -47,6 +37,9 @@ class Source:
     answer: Parts | None = None
 
     def __post_init__(self) -> None:
+        for part in ("problem", "solution", "answer"):
+            if getattr(self, part) == []:
+                fail(part, "must name a field, or several", "[]", "Name one, or leave it out.", "missing")
         object.__setattr__(self, "name", self.name or Path(self.data).name.partition(".")[0])
         if not re.fullmatch(r"[\w.-]+", self.name):
             remedy = "Give the source a name."
@@ -75,7 +68,7 @@ class Near:
 class Decontaminate:
     """Rows that share so many words in a row with a test problem are dropped."""
 
-    tests: list[Source]
+    tests: list[Source] = field(default_factory=list, metadata={"key": "test"})
     words: int = 13
 
     def __post_init__(self) -> None:
@@ -138,7 +131,7 @@ class Settings:
     """
 
     out: str
-    sources: list[Source]
+    sources: list[Source] = field(default_factory=list, metadata={"key": "source"})
     near: Near | None = None
     decontaminate: Decontaminate | None = None
     verify: Verify | None = None
@@ -156,71 +149,6 @@ class Settings:
 def fixed(stage: Any) -> dict[str, Any]:
     """The settings of a stage that must not change when a run resumes: all but where a server is."""
     return {name: value for name, value in asdict(stage).items() if name not in ("url", "concurrent")}
-
-
-def settings(path: Path, out: str | None = None) -> Settings:
-    """A run from a TOML file; `out` goes before what the file says."""
-    if not path.is_file():
-        remedy = "Name a TOML file; the documentation says how to write one."
-        fail("settings", "must be a file", f"{str(path)!r}, which is none", remedy, "not-found")
-    try:
-        values = tomllib.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        fail(str(path), "must be TOML", error, "Correct the file.", "format")
-    if out is not None:
-        values["out"] = out
-    values["source"] = _sources(values.get("source", []), f"{path}: source")
-    if "decontaminate" in values:
-        inner = _table(values["decontaminate"], f"{path}: decontaminate")
-        inner["test"] = _sources(inner.get("test", []), f"{path}: decontaminate.test")
-        values["decontaminate"] = _made(Decontaminate, inner, f"{path}: decontaminate")
-    for name, kind in (("near", Near), ("verify", Verify), ("sample", Sample)):
-        if name in values:
-            values[name] = _made(kind, values[name], f"{path}: {name}")
-    return _made(Settings, values, str(path))
-
-
-def _sources(tables: Any, place: str) -> list[Source]:
-    if not isinstance(tables, list):
-        fail(place, "must be tables, each under [[...]]", repr(tables), "Use two brackets on each side.", "format")
-    return [_made(Source, table, place) for table in tables]
-
-
-def _table(values: Any, place: str) -> dict[str, Any]:
-    if not isinstance(values, dict):
-        fail(place, "must be a table", repr(values), "Write it as a table of TOML, [...].", "format")
-    return dict(values)
-
-
-def _made(kind: type[Made], values: Any, place: str) -> Made:
-    """An object from a table: fields that are unknown, missing or of a wrong type are errors."""
-    table = _table(values, place)
-    known = {_SINGULAR.get(item.name, item.name): item for item in fields(kind)}  # type: ignore[arg-type]
-    if extra := sorted(set(table) - set(known)):
-        remedy = "Correct or remove them."
-        fail(place, f"must hold fields among {', '.join(known)}", ", ".join(extra), remedy, "unknown-field")
-    for name, item in known.items():
-        required = item.default is MISSING and item.default_factory is MISSING
-        if required and name not in table:
-            fail(place, f"must say {name}", f"only {', '.join(table) or 'nothing'}", f"Add {name} = ...", "missing")
-        if name in table and not _fits(table[name], _kind(item)):
-            fail(f"{place}.{name}", f"must be {_KINDS[_kind(item)]}", repr(table[name]), "Correct it.", "format")
-    return kind(**{item.name: table[name] for name, item in known.items() if name in table})
-
-
-def _kind(item: Any) -> str:
-    return str(item.type).removesuffix(" | None")
-
-
-def _fits(value: Any, kind: str) -> bool:
-    if kind == "dict[str, int]":
-        return isinstance(value, dict) and all(_fits(each, "int") for each in value.values())
-    if kind == "Parts" and isinstance(value, list):
-        return bool(value) and all(isinstance(part, str) for part in value)
-    if kind not in _KINDS:
-        return True  # made by `settings`
-    wanted: type | tuple[type, ...] = {"int": (int,), "float": (int, float)}.get(kind, str)
-    return isinstance(value, wanted) and not isinstance(value, bool)  # which Python takes for a number
 
 
 def _whole(name: str, value: int) -> None:

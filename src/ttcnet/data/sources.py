@@ -15,8 +15,8 @@ from ttcnet.tasks.math.stated import HASHES, stated
 from ttcnet.train.examples import ANSWERS as SOLUTIONS
 from ttcnet.train.examples import PROMPTS as PROBLEMS
 
-from .folder import Content, Stage
 from .settings import Parts, Source
+from .stages import Content, Stage
 
 USUAL = {"problem": PROBLEMS, "solution": SOLUTIONS, "answer": ("answer", "final_answer")}
 

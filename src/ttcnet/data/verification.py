@@ -21,8 +21,8 @@ from ttcnet.reading import check_fields
 from ttcnet.tasks.math import verdict
 from ttcnet.tasks.math.prompts import COT
 
-from .folder import Content, Stage
 from .settings import Verify, fixed
+from .stages import Content, Stage
 from .text import digest
 
 LOG = "verify.log.jsonl"

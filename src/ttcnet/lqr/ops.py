@@ -47,7 +47,8 @@ def plan(family: ModulatedLQR, horizon: int, backend: str) -> Tensor:
     horizon is at least 1."""
     tensors = [getattr(family, name) for name in FIELDS]
     compiling = torch.compiler.is_compiling()
-    if compiling and torch.compiler.is_exporting():
+    # up to torch 2.12, whatever torch.compile traces is told that it is exported
+    if compiling and torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
         return _exported(tensors, horizon, backend)
     if not compiling and transformed():
         return _TransformedPlan.apply(horizon, backend, *tensors)

@@ -42,6 +42,18 @@ def inserted(config: TTCNetConfig, kind: str) -> TTCLayer | Inserted:
     return Inserted(kind, ttc_options(config), causal=config.causal, zero_init=config.zero_init, **options)
 
 
+class Recall(nn.Module):
+    """What a loop starts from: norm(states) + embeddings. States of zero are a start from the embeddings alone."""
+
+    def __init__(self, config: TTCNetConfig) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
+
+    def forward(self, x: Tensor, embeddings: Tensor) -> Tensor:
+        y: Tensor = self.norm(x) + embeddings
+        return y
+
+
 class Block(GradientCheckpointingLayer):  # type: ignore[misc, unused-ignore]
     """x + mixer(norm(x)), then the inserted layers, then x + mlp(norm(x))."""
 

@@ -23,12 +23,14 @@ class CellClassificationOutput(ModelOutput):  # type: ignore[misc, unused-ignore
     logits: after the last block, (batch, cells, labels).
     block_logits: of all that is judged, after every block say, (blocks, batch, cells, labels), where labels were given.
     hidden_states: what goes into the first block and comes out of every block, in every loop, where asked for.
+    state: what comes out of the last block, from which another call can continue.
     """
 
     loss: Tensor | None = None
     logits: Tensor | None = None
     block_logits: Tensor | None = None
     hidden_states: tuple[Tensor, ...] | None = None
+    state: Tensor | None = None
 
 
 class TTCNetForCellClassification(TTCNetPreTrainedModel):
@@ -56,18 +58,21 @@ class TTCNetForCellClassification(TTCNetPreTrainedModel):
         loops: int | None = None,
         output_hidden_states: bool | None = None,
         use_cache: bool | None = None,
+        state: Tensor | None = None,
         **kwargs: Any,
     ) -> CellClassificationOutput:
         """Logits (batch, cells, labels), and the loss where `labels` (batch, cells) are given, -100 where a cell does
-        not count. See TTCNetModel for the other arguments; there is no cache."""
+        not count. With the `state` of an earlier call on the same boards, the loops continue where that one stopped;
+        such a model needs `recall`. See TTCNetModel for the other arguments; there is no cache."""
         wanted = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
         every = wanted or labels is not None
         states, _ = self.model.run(
-            input_ids, attention_mask, None, inputs_embeds, False, horizon, loops, every, **kwargs
+            input_ids, attention_mask, None, inputs_embeds, False, horizon, loops, every, state=state, **kwargs
         )
         shown = tuple(states) if wanted else None
         if labels is None:
-            return CellClassificationOutput(logits=self.classifier(self.model.norm(states[-1])), hidden_states=shown)
+            logits = self.classifier(self.model.norm(states[-1]))
+            return CellClassificationOutput(logits=logits, hidden_states=shown, state=states[-1])
         if labels.shape != states[-1].shape[:-1]:
             rule = f"must have shape (batch, cells) = {tuple(states[-1].shape[:-1])}"
             fail("labels", rule, tuple(labels.shape), "Pass one for every cell, -100 where it does not count.", "shape")
@@ -76,4 +81,6 @@ class TTCNetForCellClassification(TTCNetPreTrainedModel):
         counted = labels.expand(len(every), *labels.shape).flatten()
         total = F.cross_entropy(flat, counted, ignore_index=-100, reduction="sum")
         loss = total / (counted != -100).sum().clamp_min(1)  # a batch without masked cells costs nothing
-        return CellClassificationOutput(loss=loss, logits=every[-1], block_logits=every, hidden_states=shown)
+        return CellClassificationOutput(
+            loss=loss, logits=every[-1], block_logits=every, hidden_states=shown, state=states[-1]
+        )

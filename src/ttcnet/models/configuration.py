@@ -31,6 +31,8 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
         num_hidden_layers: number of blocks; follows from `pattern` where that is given.
         loops: how many times the blocks are applied, one stack after the other, with the same weights, where a call
             does not say otherwise.
+        recall: every loop starts from the normalised states of the last one plus the embeddings, so that states neither
+            grow nor forget the input. Otherwise it starts from the states alone.
         num_attention_heads: heads of every mixer.
         intermediate_size: width of the MLP inside; None is 8/3 of hidden_size.
         mixer: the mixer of all blocks, one of `ttcnet.nn.mixers.KINDS`, where `pattern` does not say.
@@ -70,6 +72,7 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
     hidden_size: int = 1024
     num_hidden_layers: int = 16
     loops: int = 1
+    recall: bool = False
     num_attention_heads: int = 16
     intermediate_size: int | None = None
     mixer: str = "attention"

@@ -12,7 +12,7 @@ in wrappers such as PEFT's, torch.compile's or DistributedDataParallel too.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from torch import nn
@@ -36,18 +36,12 @@ def set_horizon(model: nn.Module, steps: int) -> None:
         >>> horizon_of(model)
         16
     """
-    _config_with(model, "horizon").horizon = check_horizon(steps)
+    _set(model, "horizon", steps)
 
 
-@contextmanager
-def horizon(model: nn.Module, steps: int) -> Iterator[None]:
+def horizon(model: nn.Module, steps: int) -> AbstractContextManager[None]:
     """`set_horizon` for the time of a `with` block."""
-    config = _config_with(model, "horizon")
-    before, config.horizon = config.horizon, check_horizon(steps)
-    try:
-        yield
-    finally:
-        config.horizon = before
+    return _within(model, "horizon", steps)
 
 
 def horizon_of(model: nn.Module) -> int | None:
@@ -57,23 +51,34 @@ def horizon_of(model: nn.Module) -> int | None:
 
 def set_loops(model: nn.Module, times: int) -> None:
     """Apply the blocks that many times, from now on and when the model is saved."""
-    _config_with(model, "loops").loops = check_loops(times)
+    _set(model, "loops", times)
 
 
-@contextmanager
-def loops(model: nn.Module, times: int) -> Iterator[None]:
+def loops(model: nn.Module, times: int) -> AbstractContextManager[None]:
     """`set_loops` for the time of a `with` block."""
-    config = _config_with(model, "loops")
-    before, config.loops = config.loops, check_loops(times)
-    try:
-        yield
-    finally:
-        config.loops = before
+    return _within(model, "loops", times)
 
 
 def check_loops(times: object) -> int:
     """`times`, if blocks can be applied so often."""
     return check_size("loops", times, 1, "Pass 1 to apply blocks once.")
+
+
+def _set(model: nn.Module, knob: str, value: int) -> tuple[Any, int]:
+    """Set a knob of the whole model. Returns its configuration, and what it was before."""
+    config = _config_with(model, knob)
+    before = getattr(config, knob)
+    setattr(config, knob, check_horizon(value) if knob == "horizon" else check_loops(value))
+    return config, before
+
+
+@contextmanager
+def _within(model: nn.Module, knob: str, value: int) -> Iterator[None]:
+    config, before = _set(model, knob, value)
+    try:
+        yield
+    finally:
+        setattr(config, knob, before)
 
 
 def _config_with(model: nn.Module, field: str) -> Any:

@@ -14,7 +14,7 @@ from transformers.utils.generic import can_return_tuple
 from ttcnet.errors import fail
 
 from .attention import Attending
-from .blocks import Block
+from .blocks import Block, Recall
 from .cache import MixerCache, check_generation, check_loops_of_cache
 from .configuration import TTCNetConfig
 from .depth import check_loops
@@ -69,6 +69,7 @@ class TTCNetModel(TTCNetPreTrainedModel):
             blocks.append(Block(config, plan, first))
             first += 1 + len(plan.inserted)
         self.layers = nn.ModuleList(blocks)
+        self.recall = Recall(config) if config.recall else None
         self.mixers = first  # entries of the cache for every loop
         self.norm = nn.RMSNorm(width, eps=config.norm_eps)
         self.post_init()
@@ -132,10 +133,12 @@ class TTCNetModel(TTCNetPreTrainedModel):
         every: bool = False,
         position_ids: Tensor | None = None,
         weights: list[Tensor] | None = None,
+        state: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[list[Any], Cache | None]:
         """What comes out of the last block, before the norm (`every`: what goes in, and what comes out of each block in
-        each loop), and the cache. Weights of attention are appended to `weights`."""
+        each loop), and the cache. Weights of attention are appended to `weights`. A `state` is what came out of the
+        last block of an earlier call: the loops continue from there."""
         refuse_others(kwargs, self.config.attends, weights)
         if (input_ids is None) == (inputs_embeds is None):
             remedy = "Pass input_ids alone."
@@ -147,6 +150,9 @@ class TTCNetModel(TTCNetPreTrainedModel):
         length = x.shape[1]
         if not self.config.causal:
             x = x + self._positions(length, x.device)
+        embeddings = x
+        if state is not None:
+            x = self._continued(state, x)
         cache = self._cache(past_key_values, use_cache)
         mask, memory = None, cast(Any, cache)
         if self.config.attends:
@@ -161,6 +167,8 @@ class TTCNetModel(TTCNetPreTrainedModel):
         for number in range(1, loops + 1):
             start = 0 if cache is None else (number - 1) * self.mixers
             block: Any
+            if self.recall is not None and (number > 1 or state is not None):
+                x = self.recall(x, embeddings)
             for block in self.layers:
                 if number % block.every == 0:
                     at_work = tuple(number % each == 0 for each in block.each)
@@ -170,6 +178,15 @@ class TTCNetModel(TTCNetPreTrainedModel):
         if isinstance(cache, MixerCache):
             cache.seen += length
         return states or [x], cache
+
+    def _continued(self, state: Tensor, embeddings: Tensor) -> Tensor:
+        if self.recall is None:
+            remedy = "Leave it out, or train a model with TTCNetConfig(recall=True)."
+            fail("state", "needs a model whose loops recall the input", "recall=False", remedy, "conflict")
+        if state.shape != embeddings.shape:
+            rule = f"must have shape (batch, length, width) = {tuple(embeddings.shape)}"
+            fail("state", rule, tuple(state.shape), "Pass the state of an earlier call on the same tokens.", "shape")
+        return state
 
     def judged(self, states: Sequence[Tensor]) -> Sequence[Tensor]:
         """Those of the states, as `run` hands them out, that a loss is taken of."""

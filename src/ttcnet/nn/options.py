@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Container
-from typing import Any
 
 from ttcnet.bounds import TOGETHER
 from ttcnet.errors import fail, whole_number
@@ -60,11 +59,6 @@ def say_context_of_before(source: str) -> None:
     """That what was saved before there was a choice of context loads as it was."""
     text = "%s says nothing of its context: it was saved before there was a choice, and loads with context 'head'."
     logging.getLogger("ttcnet").warning(text, source)
-
-
-def plans(model: Any) -> bool:
-    """Whether TTC layers are inserted in it."""
-    return getattr(model.config, "inserted", None) == TTC
 
 
 def parse_interleave(field: str, value: object) -> tuple[int, int]:

@@ -83,13 +83,22 @@ def check_shapes(tensors: dict[str, Tensor], shapes: dict[str, tuple[int, ...]],
     """That each tensor but for random states is of a weight and has its shape, or counts its steps, and is finite."""
     for key, value in tensors.items():
         name = key.rpartition("/")[2]
-        if key.startswith("random/"):
+        if key.startswith(("random/", "task/")):
             continue
         counts = key.startswith("optimizer/step/")
         fits = name in shapes and tuple(value.shape) == (() if counts else shapes[name])
         if not fits or value.dtype in (torch.bool, torch.complex64, torch.complex128) or not value.isfinite().all():
             shown = f"{key}, {str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
             fail(source, "must hold numbers in the shapes of this model", shown, DAMAGED, code="damaged")
+
+
+def check_carried(tensors: dict[str, Tensor], carried: dict[str, Tensor], source: str = "checkpoint") -> None:
+    """That what a task carries from step to step is there, in its shapes."""
+    for name, x in carried.items():
+        value = tensors.get(f"task/{name}")
+        if value is None or value.shape != x.shape or value.dtype != x.dtype or not value.isfinite().all():
+            shown = f"no task/{name}" if value is None else f"task/{name}, {value.dtype} {tuple(value.shape)}"
+            fail(source, "must hold what the last step handed on", shown, DAMAGED, code="damaged")
 
 
 def _spread_like(like: Tensor, value: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from ttcnet import adapter
 from ttcnet.lqr.arithmetic import working_dtype
+from ttcnet.nn import ttc_layers
 from ttcnet.nn.horizon import parse
-from ttcnet.nn.options import plans
 from ttcnet.processes import count, rank, total
 
 from .examples import IGNORED, Example, padded
@@ -36,6 +36,7 @@ class Answers:
 
     def __init__(self, model: nn.Module, examples: Sequence[Any], config: FineTuning) -> None:
         self.model, self.examples, self.config = model, examples, config
+        self.carried: dict[str, Tensor] = {}
         lengths = _lengths(examples)
         limit = config.max_length or int(lengths.max())
         self.packs: list[Pack] = (
@@ -44,7 +45,7 @@ class Answers:
         self.sizes = np.array([lengths[pack].sum() for pack in self.packs])
         self.each = math.ceil(len(self.packs) / config.batch)  # steps of an epoch
         self.steps = config.steps or math.ceil(config.epochs * self.each)
-        self.horizons = parse(config.horizon, seed=config.seed) if plans(model) else None
+        self.horizons = parse(config.horizon, seed=config.seed) if ttc_layers(model) else None
         self._epoch: tuple[int, Tensor] = (-1, torch.empty(0))
         self._counted, self._then = (0, 0), time.monotonic()
 

@@ -16,7 +16,15 @@ from torch.nn.utils import clip_grad_norm_
 from ttcnet.errors import fail
 from ttcnet.processes import count, rank, total, whole
 
-from .checkpoint import model_state, random_states, restore_model, restore_random, seed_all, trained_parameters
+from .checkpoint import (
+    check_carried,
+    model_state,
+    random_states,
+    restore_model,
+    restore_random,
+    seed_all,
+    trained_parameters,
+)
 
 Batch = Sequence[Any]  # of tensors and numbers; those of a step that is captured are tensors alone
 
@@ -26,6 +34,7 @@ class Task(Protocol):
 
     steps: int
     counts: int  # numbers that `loss` counts
+    carried: dict[str, Tensor]  # what a step hands on to the next, changed in place and kept in checkpoints
 
     def rate(self, step: int) -> float:
         """The learning rate of a step. Groups of parameters have a share of it."""
@@ -178,7 +187,10 @@ class Learner:
     def _changed(self) -> dict[str, Tensor]:
         """All that a step changes. All processes have to ask, and the first one gets an answer."""
         averages = zip(self._trained, self.average, strict=False)
-        return model_state(self.model, self.optimizer) | {f"average/{name}": x for name, x in averages}
+        others = {f"average/{name}": x for name, x in averages} | {
+            f"task/{name}": x for name, x in self.task.carried.items()
+        }
+        return model_state(self.model, self.optimizer) | others
 
     def finish_step(self) -> None:
         """Wait for the GPU."""
@@ -193,7 +205,10 @@ class Learner:
         if self.average and (missing := [name for name in self._trained if f"average/{name}" not in tensors]):
             value, remedy = f"none of {', '.join(missing)[:200]}", "It is damaged: delete it."
             fail(source, "must hold the average of every weight", value, remedy, code="damaged")
+        check_carried(tensors, self.task.carried, source)
         restore_model(tensors, self.model, self.optimizer, source)
+        for name, x in self.task.carried.items():
+            x.copy_(tensors[f"task/{name}"])
         for name, x in zip(self._trained, self.average, strict=False):
             x.copy_(tensors[f"average/{name}"])
         self.step = self._since = step

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ttcnet import tensor_file
-from ttcnet.environment import circumstances
+from ttcnet.environment import provenance
 from ttcnet.errors import fail, whole_number
 from ttcnet.locking import owned
 from ttcnet.processes import check_shared, is_first_process, wait_for_all
@@ -151,7 +151,7 @@ class Run:
 
     def provenance(self) -> dict[str, Any]:
         """Command, commit, versions and machine, of this process."""
-        return circumstances(*self._packages, program=self._program)
+        return provenance(*self._packages, program=self._program)
 
     def note(self, **facts: Any) -> None:
         """Add to the provenance of the run."""

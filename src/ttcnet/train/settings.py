@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-import tomllib
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from dataclasses import asdict, dataclass, field
+from typing import Any, get_type_hints
 
 from ttcnet.errors import fail
 from ttcnet.nn.horizon import parse
 from ttcnet.nn.options import check_insert, parse_interleave
+from ttcnet.settings import check_type
 
 TRAINED = ("inserted", "all", "lora")
-WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "a table"}
 
 
 @dataclass(frozen=True)
@@ -76,11 +72,7 @@ class FineTuning:
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self)).items():
-            kinds = [get_origin(kind) or kind for kind in get_args(hint) if get_origin(hint) is UnionType] or [hint]
-            value = getattr(self, name)
-            if not any(_is(value, kind) for kind in kinds):
-                rule = f"must be {WORDS[kinds[0]]}{' or none' * (NoneType in kinds)}"
-                fail(name, rule, repr(value), "Correct it, or leave it out for its default.", "type")
+            check_type(hint, getattr(self, name), name)
         for name in ("model", "data", "out"):
             if not getattr(self, name):
                 remedy = "Name it in the file or on the command line."
@@ -116,51 +108,3 @@ class FineTuning:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def _is(value: Any, kind: type) -> bool:
-    """Whole numbers are numbers too; true and false are none."""
-    return isinstance(value, (int, float) if kind is float else kind) and (kind is bool or not isinstance(value, bool))
-
-
-def values_of(path: Path, variants: Sequence[str] = ()) -> dict[str, Any]:
-    """What a TOML file says. Its table `variant` holds settings by name; those of `variants` go before the rest, the
-    last one first of all. {variant} in `out` becomes their names."""
-    if not path.is_file():
-        remedy = "Name a TOML file; the documentation says how to write one."
-        fail("settings", "must be a file", f"{str(path)!r}, which is none", remedy, "not-found")
-    try:
-        values = tomllib.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        fail(str(path), "must be TOML", error, "Correct the file.", "format")
-    known = values.pop("variant", {})
-    if not isinstance(known, dict) or not all(isinstance(table, dict) for table in known.values()):
-        fail(f"{path}: variant", "must be a table of tables", repr(known), "Correct the file.", "format")
-    for name in variants:
-        if name not in known:
-            rule = f"must be one of {', '.join(known)}" if known else "must not be given: the file has no variants"
-            fail("variant", rule, repr(name), "Name one of the file's, or leave it out.", "unknown-name")
-        chosen = dict(known[name])
-        if isinstance(values.get("adapter"), dict) and isinstance(chosen.get("adapter"), dict):
-            chosen["adapter"] = values["adapter"] | chosen["adapter"]
-        values |= chosen
-    if isinstance(values.get("out"), str) and "{variant}" in values["out"]:
-        if not variants:
-            remedy = "Choose with --variant, once for each that you want."
-            fail("variant", f"must be given: one or more of {', '.join(known)}", "none", remedy, "missing")
-        values["out"] = values["out"].replace("{variant}", "-".join(variants))
-    return values
-
-
-def settings(values: dict[str, Any], source: str = "settings") -> FineTuning:
-    """A run from its fields, which `source` gave. Unknown fields are an error; adapter = "none" inserts nothing."""
-    known = [item.name for item in fields(FineTuning)]
-    if extra := sorted(set(values) - set(known)):
-        remedy = "Correct or remove them."
-        fail(source, f"must hold fields among {', '.join(known)}", ", ".join(extra), remedy, "unknown-field")
-    if values.get("adapter") == "none":  # TOML has no word for nothing
-        values = values | {"adapter": None}
-    if missing := [name for name in ("model", "data", "out") if name not in values]:
-        remedy = "Name them, here or as options."
-        fail(source, "must name model, data and out", f"no {', '.join(missing)}", remedy, "missing")
-    return FineTuning(**values)

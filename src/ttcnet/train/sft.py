@@ -18,8 +18,9 @@ from ttcnet.adapter import TTCAdapterConfig
 from ttcnet.command_options import usable
 from ttcnet.errors import fail
 from ttcnet.models.loading import causal_lm, tokenizer_of
+from ttcnet.nn import ttc_layers
 from ttcnet.nn.horizon import parse
-from ttcnet.nn.options import CONTEXTS, plans
+from ttcnet.nn.options import CONTEXTS
 from ttcnet.processes import count, is_first_process, join_job
 from ttcnet.terminal.console import tell
 from ttcnet.torch_settings import avoid_cudnn, compiling_up_to
@@ -70,7 +71,9 @@ def _fine_tune(config: FineTuning, run: Run, device: str, model: Any, tokenizer:
     check_examples(examples, model, config.max_length)
     model = _insert(model, config)
     trained = learner(model, examples.kept, config, device)
-    own = adapter.horizon(model, model.config.horizon) if plans(model) else nullcontext()  # not that of the last step
+    own = (
+        adapter.horizon(model, model.config.horizon) if ttc_layers(model) else nullcontext()
+    )  # not that of the last step
     with own, _compiling(config), _tracked(config, run) as report:
         loop.train((run, trained), every=config.log_every, save_every=config.save_every, report=report)
     save_result(trained.model, tokenizer, config, run)

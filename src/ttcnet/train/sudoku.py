@@ -38,7 +38,16 @@ class Sudoku:
         if config.batch % count():
             remedy = "Pass a multiple, or start fewer processes."
             fail("batch", f"must be a multiple of the {count()} processes", config.batch, remedy, "conflict")
-        self.feed = Feed(boards, config.batch, config.seed, config.augmentation, device)
+        if config.loops_per_step is not None and count() > 1:
+            rule = "must be left out where several processes train"
+            fail("loops_per_step", rule, config.loops_per_step, "Start one process, or leave it out.", "conflict")
+        self.new = config.batch // config.steps_per_board
+        self.feed = Feed(boards, self.new, config.seed, config.augmentation, device)
+        self.carried: dict[str, Tensor] = {}
+        if config.steps_per_board > 1:  # puzzles, labels and states of the last step; those of the newest boards first
+            cells = torch.zeros(config.batch, 81, dtype=torch.long, device=device)
+            states = torch.zeros(*cells.shape, config.width, device=device)
+            self.carried = {"puzzles": cells, "labels": torch.full_like(cells, -100), "states": states}
 
     def rate(self, step: int) -> float:
         config = self.config
@@ -54,11 +63,26 @@ class Sudoku:
 
     def loss(self, model: nn.Module, puzzles: Tensor, labels: Tensor, share: Tensor | None = None) -> Any:
         """The mean over masked cells; by a `share` of those of all processes the mean over processes is that too."""
-        output = model(puzzles, labels=labels)
+        if self.carried:
+            output, labels = self._continue(model, puzzles, labels)
+        else:
+            output = model(puzzles, labels=labels)
         masked = labels >= 0
         right = ((output.logits.detach().argmax(-1) == labels) & masked).sum()
         counted = torch.stack([right, masked.sum()]).float()
         return output.loss if share is None else output.loss * share, counted
+
+    def _continue(self, model: nn.Module, puzzles: Tensor, labels: Tensor) -> tuple[Any, Tensor]:
+        """New boards in place of the oldest ones; all others continue from the states of the last step."""
+        fresh = torch.zeros_like(self.carried["states"][: self.new])
+        now = {"puzzles": puzzles, "labels": labels, "states": fresh}
+        now = {name: torch.cat([x, self.carried[name][: -self.new]]) for name, x in now.items()}
+        options = dict(labels=now["labels"], state=now["states"], loops=self.config.loops_per_step)
+        output = model(now["puzzles"], **options)
+        with torch.no_grad():
+            for name, x in (now | {"states": output.state.detach()}).items():
+                self.carried[name].copy_(x)
+        return output, now["labels"]
 
     def news(self, step: int, steps: int, loss: float, counted: list[float]) -> dict[str, float]:
         return {"loss": loss, "cells": counted[0] / max(counted[1], 1)}
@@ -76,6 +100,8 @@ def learner(config: TrainConfig, boards: Boards, device: torch.device | str = "c
     if on_gpu:
         for block in model.model.layers:  # blocks of one kind share what is compiled
             block.compile(dynamic=False)
+        if model.model.recall is not None:
+            model.model.recall.compile(dynamic=False)
     inserted = [parameter for name, parameter in model.named_parameters() if ".inserted." in name]
     share = 1.0 if config.inserted_lr is None or not config.lr else config.inserted_lr / config.lr
     bases = () if config.decay_bases else BASES

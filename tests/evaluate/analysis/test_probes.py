@@ -10,8 +10,8 @@ from ttcnet.cli import app
 from ttcnet.evaluate.analysis.probes import _accuracy, planned_states, probe
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.tasks.sudoku import Boards, generate
-from ttcnet.tasks.sudoku.session import plan_values
 from ttcnet.tasks.sudoku.settings import TrainConfig
+from ttcnet.tasks.sudoku.step_by_step import plan_values
 
 
 def model(architecture="ttc"):

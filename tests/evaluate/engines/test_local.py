@@ -7,7 +7,7 @@ from peft import LoraConfig, get_peft_model
 import ttcnet.adapter as adapter
 from tests.evaluate.scripted import model_folder
 from tests.train import tiny
-from ttcnet.evaluate.engines.base import Ask
+from ttcnet.evaluate.engines.base import Ask, Sampling
 from ttcnet.evaluate.engines.local import Local, load
 
 QUESTION = [{"role": "user", "content": "1 + 2 = ?"}]
@@ -19,7 +19,7 @@ def engine(chat=True, **changes):
 
 def ask_all(net, asks, **options):
     settings = dict(max_tokens=6, temperature=0.0) | options
-    groups = list(net.answers(asks, **settings))
+    groups = list(net.answers(asks, Sampling(**settings)))
     return [answer for _, answer in sorted(pair for group in groups for pair in group)], groups
 
 

@@ -1,7 +1,7 @@
 """Tree of thoughts: what it keeps, when it ends, what it costs."""
 
 from tests.evaluate.scripted import Scripted
-from ttcnet.evaluate.engines.base import Answer, Ask
+from ttcnet.evaluate.engines.base import Answer, Ask, Sampling
 from ttcnet.evaluate.engines.tree import Tree
 
 
@@ -20,7 +20,7 @@ def test_the_tree_follows_what_the_model_rates_highest():
     engine = Scripted(say, size=4)
     tree = Tree(engine, breadth=1, depth=4, together=2)
     asks = [Ask([{"role": "user", "content": "count"}], seed) for seed in (0, 5, 11)]
-    groups = list(tree.answers(asks, max_tokens=50, temperature=0.6, horizon=16))
+    groups = list(tree.answers(asks, Sampling(50, 0.6, 16)))
     assert [[number for number, _ in group] for group in groups] == [[0, 1], [2]]
     for number, found in (pair for group in groups for pair in group):
         asked = [ask for ask in engine.asked if not ask.messages[-1]["content"].startswith("Problem:")]
@@ -42,17 +42,17 @@ def _of(ask, root):
 def test_a_line_may_end_within_a_token():
     """Tokens such as "\\n  " exist: what follows them is the next thought, not the end."""
     engine = Scripted(lambda ask, _: "7" if "Problem:" in ask.messages[0]["content"] else "2\n  " * (not ask.prefix))
-    next(Tree(engine, 1, 1).answers([Ask([{"content": "p"}], 0)], max_tokens=10, temperature=0.6))
+    next(Tree(engine, 1, 1).answers([Ask([{"content": "p"}], 0)], Sampling(10, 0.6)))
     assert any(ask.prefix == "2\n  " for ask in engine.asked)
 
 
 def test_a_tree_without_end_is_written_out_and_may_be_cut():
     engine = Scripted(lambda ask, _: Answer("2\n" if not ask.prefix else "3", 5, 2, "length"))
-    ((_, found),) = next(Tree(engine, 2, 1).answers([Ask([{"content": "p"}], 0)], max_tokens=10, temperature=0.6))
+    ((_, found),) = next(Tree(engine, 2, 1).answers([Ask([{"content": "p"}], 0)], Sampling(10, 0.6)))
     assert (found.text, found.finish) == ("2\n3", "length")
 
 
 def test_a_tree_with_a_failed_call_has_failed():
     engine = Scripted(lambda ask, _: Answer("", None, None, "failed", note="status 500"))
-    ((_, found),) = next(Tree(engine).answers([Ask([{"content": "p"}], 0)], max_tokens=50, temperature=0.6))
+    ((_, found),) = next(Tree(engine).answers([Ask([{"content": "p"}], 0)], Sampling(50, 0.6)))
     assert (found.finish, found.note) == ("failed", "status 500")

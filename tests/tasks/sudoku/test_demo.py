@@ -18,9 +18,9 @@ from ttcnet.tasks.sudoku.evaluation import evaluate
 from ttcnet.tasks.sudoku.metrics import Rate
 from ttcnet.tasks.sudoku.samples import FILE
 from ttcnet.tasks.sudoku.samples import samples as sudoku_samples
-from ttcnet.tasks.sudoku.session import Move, settling
 from ttcnet.tasks.sudoku.settings import TrainConfig
 from ttcnet.tasks.sudoku.shipped import FOLDER
+from ttcnet.tasks.sudoku.step_by_step import Move, settling
 
 
 @pytest.fixture(scope="module")

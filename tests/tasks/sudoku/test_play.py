@@ -25,9 +25,9 @@ from ttcnet.tasks.sudoku import generate, parse
 from ttcnet.tasks.sudoku.decode import probabilities
 from ttcnet.tasks.sudoku.page_answers import answer
 from ttcnet.tasks.sudoku.page_server import serve
-from ttcnet.tasks.sudoku.session import Move, moves, plan_values, settling
 from ttcnet.tasks.sudoku.settings import TrainConfig
 from ttcnet.tasks.sudoku.solver import verdict
+from ttcnet.tasks.sudoku.step_by_step import Move, moves, plan_values, settling
 
 from .browser import BROWSER, browser
 
@@ -360,7 +360,7 @@ def test_of_many_solutions_any_is_right(model, tmp_path, monkeypatch):
     two = "1" + "." * 80
     other = (solution.astype(int) - solution[0]) % 9 + 1  # relabelled, to begin with 1
     found = [Move(cell, int(digit), 1.0) for cell, digit in enumerate(other) if cell]
-    monkeypatch.setattr(ttcnet.tasks.sudoku.session, "moves", lambda *_: found)
+    monkeypatch.setattr(ttcnet.tasks.sudoku.step_by_step, "moves", lambda *_: found)
     run = CliRunner().invoke(app, ["sudoku", "solve", two, "--model", str(tmp_path), "--device", "cpu"], color=True)
     assert run.exit_code == 0, run.output
     assert "more than one solution" in run.output

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from rich.console import Console
 from torch import Tensor
 
-from ttcnet.environment import circumstances
+from ttcnet.environment import provenance
 from ttcnet.errors import fail, not_finite
 from ttcnet.extras import require
 from ttcnet.models.depth import horizon_of
@@ -132,7 +132,7 @@ def report(
         "model": model,
         "adapter": adapter,
         "data": data,
-    } | circumstances()
+    } | provenance()
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ttcnet.environment import circumstances
+from ttcnet.environment import provenance
 from ttcnet.errors import fail
 from ttcnet.tasks import Example, Task
 from ttcnet.writing import write_csv, write_json
@@ -95,7 +95,7 @@ def compare(found: list[MethodRun], settings: ScalingConfig, out: Path) -> list[
     runs = {f"{each.folder.parent.name}/{each.kind}": each.config.settings() for each in found}
     plain = [asdict(row) for row in rows]
     content = {"settings": asdict(settings), "rows": plain, "runs": runs}
-    write_json(out / "scaling.json", content | circumstances(*found[0].config.task.packages))
+    write_json(out / "scaling.json", content | provenance(*found[0].config.task.packages))
     write_csv(out / "scaling.csv", plain)
     draw(rows, found[0].config.name.rpartition(" ")[0], out / "scaling.png")
     return rows

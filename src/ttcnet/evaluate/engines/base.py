@@ -37,24 +37,39 @@ class Answer:
     note: str = ""
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """How answers are generated.
+
+    Args:
+        max_tokens: of an answer.
+        temperature: 0 is greedy.
+        horizon: of the TTC layers; None leaves it as it is.
+        stop: texts that end an answer.
+    """
+
+    max_tokens: int
+    temperature: float
+    horizon: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+Groups = Iterator[list[tuple[int, Answer]]]  # of answers, each with the index of its question
+Watch = Callable[[float], None]  # is told how many answers the current group amounts to so far
+
+
+def unwatched(_: float) -> None:
+    """For engines that nobody watches."""
+
+
 class Engine(Protocol):
-    """Yields answers in groups, each with the index of its question. `watch` is called with the number of answers that
-    the current group amounts to so far."""
+    """Yields answers in groups."""
 
     @property
     def plans(self) -> bool:
         """Whether the horizon can be set."""
 
-    def answers(
-        self,
-        asks: Sequence[Ask],
-        *,
-        max_tokens: int,
-        temperature: float,
-        horizon: int | None = None,
-        stop: tuple[str, ...] = (),
-        watch: Callable[[float], None] = lambda _: None,
-    ) -> Iterator[list[tuple[int, Answer]]]: ...
+    def answers(self, asks: Sequence[Ask], how: Sampling, watch: Watch = unwatched) -> Groups: ...
 
     def check(self, asks: Sequence[Ask], max_tokens: int) -> None:
         """Fail if the questions do not fit."""

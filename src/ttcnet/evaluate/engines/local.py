@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from ttcnet.torch_settings import avoid_cudnn
 from ttcnet.train.examples import prompt
 
 from .adapters import with_adapter
-from .base import CUT, Answer, Ask
+from .base import CUT, Answer, Ask, Groups, Sampling, Watch, unwatched
 from .decoding import Decoded, decode
 
 SHARE = 0.7  # of the free memory that a batch may take, by estimate
@@ -57,29 +57,20 @@ class Local:
             rule = f"must leave room for prompts of up to {longest} tokens in the {room} that the model takes"
             fail("max-tokens", rule, max_tokens, remedy, "too-long")
 
-    def answers(
-        self,
-        asks: Sequence[Ask],
-        *,
-        max_tokens: int,
-        temperature: float,
-        horizon: int | None = None,
-        stop: tuple[str, ...] = (),
-        watch: Callable[[float], None] = lambda _: None,
-    ) -> Iterator[list[tuple[int, Answer]]]:
-        if horizon is not None:
-            set_horizon(self.model, horizon)
+    def answers(self, asks: Sequence[Ask], how: Sampling, watch: Watch = unwatched) -> Groups:
+        if how.horizon is not None:
+            set_horizon(self.model, how.horizon)
         prompts = [self.prompt(ask) for ask in asks]
         waiting = sorted(range(len(asks)), key=lambda number: -len(prompts[number]))  # what may not fit comes first
         most = self.most
         while waiting:
-            rows = min(most, self._fitting(len(prompts[waiting[0]]) + max_tokens), len(waiting))
+            rows = min(most, self._fitting(len(prompts[waiting[0]]) + how.max_tokens), len(waiting))
             batch, decoded = waiting[:rows], None
             try:
                 decoded = decode(
                     self.model, [prompts[number] for number in batch], [asks[number].seed for number in batch],
-                    limit=max_tokens, temperature=temperature, ends=self.ends, pad=self.pad,
-                    stopped=self._stopper(stop), watch=watch, names=[asks[number].name for number in batch],
+                    limit=how.max_tokens, temperature=how.temperature, ends=self.ends, pad=self.pad,
+                    stopped=self._stopper(how.stop), watch=watch, names=[asks[number].name for number in batch],
                 )  # fmt: skip
             except torch.OutOfMemoryError:
                 if rows == 1:

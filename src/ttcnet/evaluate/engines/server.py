@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
 from ttcnet.chat_client import Endpoint, Failed, Reply, Request
 from ttcnet.errors import fail
 
-from .base import FAILED, Answer, Ask, check_likelihood
+from .base import FAILED, Answer, Ask, Groups, Sampling, Watch, check_likelihood, unwatched
 
 TOGETHER = 1.0  # seconds for which answers are gathered
 
@@ -27,22 +27,14 @@ class Server:
     def check(self, asks: Sequence[Ask], max_tokens: int) -> None:
         """The server knows what fits, and says so."""
 
-    def answers(
-        self,
-        asks: Sequence[Ask],
-        *,
-        max_tokens: int,
-        temperature: float,
-        horizon: int | None = None,
-        stop: tuple[str, ...] = (),
-        watch: Callable[[float], None] = lambda _: None,
-    ) -> Iterator[list[tuple[int, Answer]]]:
+    def answers(self, asks: Sequence[Ask], how: Sampling, watch: Watch = unwatched) -> Groups:
         requests = [
             Request(
-                ask.messages, max_tokens, temperature, ask.seed, stop=stop, logprobs=self.likelihoods, prefix=ask.prefix
+                ask.messages, how.max_tokens, how.temperature, ask.seed, stop=how.stop, logprobs=self.likelihoods,
+                prefix=ask.prefix,
             )
             for ask in asks
-        ]
+        ]  # fmt: skip
         for group in self.endpoint.ask_in_groups(requests, TOGETHER):
             answers = [(number, _answer(reply)) for number, reply in group]
             for number, answer in answers:

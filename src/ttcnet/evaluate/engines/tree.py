@@ -4,10 +4,10 @@ model rate them, and continues from the best."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from .base import CUT, FAILED, Answer, Ask, Engine
+from .base import CUT, FAILED, Answer, Ask, Engine, Groups, Sampling, Watch, unwatched
 
 BRANCHES = 3  # thoughts that are tried after every one that was kept
 LINE, RATING = 128, 8  # most tokens of a thought, and of a rating
@@ -72,46 +72,29 @@ class Tree:
         rating = [replace(ask, messages=_value(ask, Thought())) for ask in asks]
         self.engine.check([*asks, *rating], max_tokens + RATING)
 
-    def answers(
-        self,
-        asks: Sequence[Ask],
-        *,
-        max_tokens: int,
-        temperature: float,
-        horizon: int | None = None,
-        stop: tuple[str, ...] = (),
-        watch: Callable[[float], None] = lambda _: None,
-    ) -> Iterator[list[tuple[int, Answer]]]:
+    def answers(self, asks: Sequence[Ask], how: Sampling, watch: Watch = unwatched) -> Groups:
         for start in range(0, len(asks), self.together):
             numbers = range(start, min(start + self.together, len(asks)))
             searches = [_Search(asks[number]) for number in numbers]
-            step = max(1, min(LINE, max_tokens // (self.depth + 1)))
+            step = max(1, min(LINE, how.max_tokens // (self.depth + 1)))
             for level in range(self.depth):
-                self._grow(searches, level, step, temperature, horizon)
-                self._rate(searches, horizon)
+                self._grow(searches, level, replace(how, max_tokens=step, stop=("\n",)))
+                self._rate(searches, Sampling(RATING, 0.0, how.horizon))
                 watch(len(numbers) * (level + 1) / (self.depth + 1))
-            self._finish(searches, max(1, max_tokens - self.depth * step), temperature, horizon)
+            self._finish(searches, replace(how, max_tokens=max(1, how.max_tokens - self.depth * step), stop=()))
             yield [(number, _answer(search)) for number, search in zip(numbers, searches, strict=True)]
 
-    def _ask(
-        self,
-        questions: list[tuple[_Search, Ask]],
-        max_tokens: int,
-        temperature: float,
-        horizon: int | None,
-        stop: str = "",
-    ) -> list[Answer]:
+    def _ask(self, questions: list[tuple[_Search, Ask]], how: Sampling) -> list[Answer]:
         """Answers in order, charged to the searches that asked."""
         found: dict[int, Answer] = {}
-        asks, stops = [ask for _, ask in questions], (stop,) if stop else ()
-        options = dict(max_tokens=max_tokens, temperature=temperature, horizon=horizon)
-        for group in self.engine.answers(asks, **options, stop=stops) if asks else []:  # type: ignore[arg-type]
+        asks = [ask for _, ask in questions]
+        for group in self.engine.answers(asks, how) if asks else []:
             found |= dict(group)
         for number, (search, _) in enumerate(questions):
             search.count(found[number])
         return [found[number] for number in range(len(questions))]
 
-    def _grow(self, searches: list[_Search], level: int, step: int, temperature: float, horizon: int | None) -> None:
+    def _grow(self, searches: list[_Search], level: int, how: Sampling) -> None:
         """Replace what is open by what may follow it."""
         grown = [
             (search, thought, replace(search.ask, prefix=thought.text, seed=_seed(search.ask, level, place, branch)))
@@ -119,7 +102,7 @@ class Tree:
             for place, thought in enumerate(search.open())
             for branch in range(BRANCHES)
         ]
-        answers = self._ask([(search, ask) for search, _, ask in grown], step, temperature, horizon, "\n")
+        answers = self._ask([(search, ask) for search, _, ask in grown], how)
         for search in searches:
             search.kept = [thought for thought in search.kept if thought.whole]
         for (search, before, _), answer in zip(grown, answers, strict=True):
@@ -128,7 +111,7 @@ class Tree:
             if thought.text not in [other.text for other in search.kept]:
                 search.kept.append(thought)
 
-    def _rate(self, searches: list[_Search], horizon: int | None) -> None:
+    def _rate(self, searches: list[_Search], how: Sampling) -> None:
         """Have what is new rated, and keep the best."""
         new = [
             (search, place, replace(search.ask, messages=_value(search.ask, thought)))
@@ -136,17 +119,17 @@ class Tree:
             for place, thought in enumerate([] if search.failure else search.kept)
             if thought.value is None
         ]
-        answers = self._ask([(search, ask) for search, _, ask in new], RATING, 0.0, horizon)
+        answers = self._ask([(search, ask) for search, _, ask in new], how)
         for (search, place, _), answer in zip(new, answers, strict=True):
             search.kept[place] = replace(search.kept[place], value=_number(answer.text))
         for search in searches:
             search.kept = sorted(search.kept, key=lambda thought: -(thought.value or 0.0))[: self.breadth]
 
-    def _finish(self, searches: list[_Search], room: int, temperature: float, horizon: int | None) -> None:
+    def _finish(self, searches: list[_Search], how: Sampling) -> None:
         """Write the best thought of every search to its end."""
         unfinished = [search for search in searches if not search.failure and not search.kept[0].whole]
         asks = [(search, replace(search.ask, prefix=search.kept[0].text)) for search in unfinished]
-        for (search, _), answer in zip(asks, self._ask(asks, room, temperature, horizon), strict=True):
+        for (search, _), answer in zip(asks, self._ask(asks, how), strict=True):
             best = search.kept[0]
             search.kept[0] = replace(best, text=best.text + answer.text, whole=answer.finish != CUT)
 

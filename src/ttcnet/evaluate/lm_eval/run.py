@@ -19,7 +19,7 @@ from lm_eval import evaluator, simple_evaluate
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable, make_table
 
-from ttcnet.environment import circumstances, commit
+from ttcnet.environment import commit, provenance
 from ttcnet.errors import check_integer, fail, is_complaint
 from ttcnet.locking import owned
 from ttcnet.model_names import loading, reason
@@ -234,7 +234,7 @@ def _write(results: dict[str, Any], settings: LMEvalConfig, model: TTCNetLM, out
         "settings": asdict(settings),
         "horizon": model.horizon,
     }
-    write_json(out / "results.json", record | circumstances("lm_eval"))
+    write_json(out / "results.json", record | provenance("lm_eval"))
 
 
 def _plain(content: Any) -> Any:

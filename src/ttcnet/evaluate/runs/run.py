@@ -23,7 +23,7 @@ from ttcnet.tasks import Example, Task, Verdict
 from ttcnet.tasks.task import conversation, digest
 from ttcnet.terminal.progress_bars import Bar, Description
 
-from ..engines.base import FAILED, Answer, Ask, Engine
+from ..engines.base import FAILED, Answer, Ask, Engine, Sampling
 from .storage import Key, RunFolder, generations, key_of
 from .summary import summarise
 
@@ -134,8 +134,8 @@ def run(
         for horizon in config.horizons:
             keys = [key for key in share if key.horizon == horizon and key not in done]
             asks, since = [config.ask(key) for key in keys], time.perf_counter()
-            options: dict[str, Any] = dict(max_tokens=config.max_tokens, temperature=config.temperature)
-            for group in engine.answers(asks, **options, horizon=horizon, watch=watch) if keys else []:
+            how = Sampling(config.max_tokens, config.temperature, horizon)
+            for group in engine.answers(asks, how, watch) if keys else []:
                 seconds = (time.perf_counter() - since) / len(group)
                 lines = _graded(threads, config, [(keys[number], answer) for number, answer in group], seconds)
                 stored.append(lines)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ttcnet.environment import circumstances
+from ttcnet.environment import provenance
 from ttcnet.tasks import Task, Verdict
 from ttcnet.tasks.statistics import Mean
 from ttcnet.terminal.console import foreign
@@ -24,7 +24,7 @@ def summarise(folder: Path, task: Task) -> dict[str, Any]:
     for line in generations(folder):
         by_horizon[line["horizon"]].append(line)
     results = [{"horizon": horizon} | figures(lines, settings, task) for horizon, lines in by_horizon.items()]
-    content = {"settings": settings, "results": results} | circumstances(*task.packages)
+    content = {"settings": settings, "results": results} | provenance(*task.packages)
     write_json(folder / SUMMARY, content)
     return content
 

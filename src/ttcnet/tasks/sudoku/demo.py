@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ttcnet.extras import require
+from ttcnet.nn import ttc_layers
 from ttcnet.writing import replacing
 
 from .data import Boards
@@ -24,8 +25,8 @@ from .evaluation import evaluate
 from .grid import Board, draw, name_of, parse
 from .metrics import Rate
 from .samples import LEVELS, samples
-from .session import Move, moves, plans, settling, stage_name
 from .solver import solutions
+from .step_by_step import Move, moves, settling, stage_name
 
 if TYPE_CHECKING:
     from ttcnet.models import TTCNetForCellClassification
@@ -71,7 +72,7 @@ def watch(
 ) -> Game:
     """See a board settle in one pass; then it is filled cell by cell, the most confident first."""
     stages, _ = settling(model, puzzle, loops=loops)
-    without = settling(model, puzzle, 0, loops)[0] if plans(model) else None
+    without = settling(model, puzzle, 0, loops)[0] if ttc_layers(model) else None
     game = Game(puzzle, solution, stages, without, [])
     if (puzzle > 0).all():
         return game
@@ -132,7 +133,7 @@ def settings(model: TTCNetForCellClassification, loops: int | None = None) -> di
     found = {}
     if model.config.loops > 1:
         found["loops"] = [(n, far) for n in sorted({own // 8, own // 4, own // 2, own, 2 * own, 4 * own}) if n]
-    if plans(model):
+    if ttc_layers(model):
         found["horizon"] = [(own, T) for T in sorted({0, 1, far, 2 * far, 4 * far})]
     return found or {"": [(own, far)]}
 

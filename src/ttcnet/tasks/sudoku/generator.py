@@ -6,7 +6,7 @@ taken. This rarely leaves fewer than 22 givens (most boards get stuck at 23 to 2
 the 17 to 21 givens of collections come from searches of another kind.
 
 Emptied as far as it goes, a board rarely needs more than five guesses. Harder ones are found by a walk of small changes
-that raise the rating (hard.py).
+that raise the rating (rating_loops.py).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def generate(
         remedy = f"Pass ({highest}, {lowest})."
         fail("givens", "must go from a lower to a higher number", givens, remedy, "out-of-range")
     puzzles, solutions = np.empty((count, 81), np.uint8), np.empty((count, 81), np.uint8)
-    run = compiled("digging").generate
+    run = compiled("generator_loops").generate
     for first in range(0, count, _CHUNK):
         part = slice(first, min(first + _CHUNK, count))
         made = run(first, np.uint64(seed), lowest, highest, TRIES, puzzles[part], solutions[part])
@@ -81,7 +81,7 @@ def generate(
 
 def _rated(count: int, seed: int, low: int, high: int, report: Callable[[int], object]) -> Boards:
     puzzles, solutions = np.empty((count, 81), np.uint8), np.empty((count, 81), np.uint8)
-    run = compiled("hard").generate
+    run = compiled("rating_loops").generate
     for number, first in enumerate(range(0, count, FAMILY)):
         part = slice(first, min(first + FAMILY, count))
         made = run(

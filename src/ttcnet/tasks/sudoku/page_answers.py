@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ttcnet.errors import fail, whole_number
+from ttcnet.nn import ttc_layers
 
 from .grid import Board, format, parse  # noqa: A004
 from .samples import samples
-from .session import moves, plan_values, plans, settling, stage_name
 from .solver import conflicts, solutions, verdict
+from .step_by_step import moves, plan_values, settling, stage_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +35,7 @@ def about(model: TTCNetForCellClassification, _: Question, __: Wanted) -> dict[s
     boards = [{"level": each.level, "guesses": each.guesses, "puzzle": each.puzzle} for each in samples()]
     config = model.config
     looped = {"stage": stage_name(model), "loops": config.loops, "most": min(4 * config.loops, MOST_LOOPS)}
-    return looped | {"horizon": config.horizon if plans(model) else None, "boards": boards}
+    return looped | {"horizon": config.horizon if ttc_layers(model) else None, "boards": boards}
 
 
 def settle(model: TTCNetForCellClassification, question: Question, wanted: Wanted) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def settle(model: TTCNetForCellClassification, question: Question, wanted: Wante
     answer["stages"] = [{"digits": format(row), "sure": (100 * s).round().astype(int).tolist()} for row, s in rows]
     if solution is not None:
         answer |= {"solution": format(solution), "right": _right(puzzle, solution, digits)}
-    if plans(model):
+    if ttc_layers(model):
         _check(wanted)
         if solution is not None and horizon != 0:
             answer["without"] = _right(puzzle, solution, settling(model, puzzle, 0, loops)[0])

@@ -40,6 +40,10 @@ class TrainConfig:
         heads: of attention, and of TTC layers.
         ttc_heads: of TTC layers, if not as many.
         loops: how many times the blocks are applied.
+        recall: every loop starts from the normalised states plus the embeddings.
+        loops_per_step: loops that a step of training takes; None is all of them. With fewer, a board stays for several
+            steps, and each continues from the states that the last one reached, without their gradients; a share of the
+            boards is new at every step. It needs `recall`.
         interleave: "8:1" inserts a layer into the last of every 8 blocks, counted in every loop; None is that, or the
             last of all if they are fewer.
         supervision: what a loss is taken of: what comes out of every "block", of every "loop", or at the "end" alone.
@@ -68,6 +72,8 @@ class TrainConfig:
     seed: int = 0
     ttc_heads: int | None = None
     loops: int = 1
+    recall: bool = False
+    loops_per_step: int | None = None
     interleave: str | None = None
     supervision: str = "block"
     context: str = "token"
@@ -83,13 +89,29 @@ class TrainConfig:
         if self.augmentation not in AUGMENTATIONS:
             rule = f"must be one of {', '.join(AUGMENTATIONS)}"
             fail("augmentation", rule, repr(self.augmentation), "Use one of those.", "unknown-name")
-        for field in ("steps", "batch", "layers", "width", "heads", "ttc_heads", "loops", "mlp_width"):
+        for field in (
+            "steps",
+            "batch",
+            "layers",
+            "width",
+            "heads",
+            "ttc_heads",
+            "loops",
+            "loops_per_step",
+            "mlp_width",
+        ):
             if getattr(self, field) is not None and getattr(self, field) < 1:
                 fail(field, "must be 1 or more", getattr(self, field), "Pass a larger number.", "too-small")
         for field in OF_INSERTED:
             if getattr(self, field) not in (None, False) and ARCHITECTURES[self.architecture]["interleave"] is None:
                 rule = f"must be left out for {self.architecture}, which has no TTC layers"
                 fail(field, rule, getattr(self, field), 'Leave it out, or pass architecture="ttc".', "conflict")
+        if self.loops_per_step is not None:
+            if self.loops % self.loops_per_step or self.batch % self.steps_per_board:
+                rule = f"must divide loops = {self.loops} into a number of steps that divides batch = {self.batch}"
+                fail("loops_per_step", rule, self.loops_per_step, "Pass such a number.", "conflict")
+            if not self.recall:
+                fail("loops_per_step", "needs recall", self.loops_per_step, "Pass recall too.", "conflict")
         if self.supervision not in SUPERVISION:
             rule = f"must be one of {', '.join(SUPERVISION)}"
             fail("supervision", rule, repr(self.supervision), "Use one of those.", "unknown-name")
@@ -103,6 +125,11 @@ class TrainConfig:
         if not 0 <= self.ema < 1:
             fail("ema", "must lie in [0, 1)", self.ema, "Pass 0.999, say, or 0 for none.", "out-of-range")
 
+    @property
+    def steps_per_board(self) -> int:
+        """Steps that a board stays."""
+        return self.loops // (self.loops_per_step or self.loops)
+
     def model(self) -> TTCNetConfig:
         from ttcnet.models import TTCNetConfig  # late: wrong options are told at once
 
@@ -115,6 +142,7 @@ class TrainConfig:
             num_attention_heads=self.heads,
             intermediate_size=self.mlp_width,
             loops=self.loops,
+            recall=self.recall,
             supervision=self.supervision,
             ttc_heads=self.ttc_heads,
             ttc_context=self.context,

@@ -1,6 +1,6 @@
 """An exact solver: all solutions of a puzzle, or as many as are asked for. And how hard one is.
 
-The search itself is in solver_loops.py, the guesses are counted in hard.py.
+The search itself is in solver_loops.py, the guesses are counted in rating_loops.py.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def rate(puzzle: Any) -> int:
         )
         fail("puzzle", "must have one solution to be rated", value, remedy, "bad-board")
     stack, random = np.empty((82, 81), np.uint16), np.zeros(1, np.uint64)
-    total = int(compiled("hard").guesses(cells, ORDERS, random, stack))
+    total = int(compiled("rating_loops").guesses(cells, ORDERS, random, stack))
     return (2 * total + int(ORDERS)) // (2 * int(ORDERS))
 
 
@@ -92,8 +92,8 @@ def compiled(name: str) -> ModuleType:
 
     what, seconds = {
         "solver_loops": ("the Sudoku solver", 3),
-        "digging": ("the Sudoku generator", 4),
-        "hard": ("the search for hard Sudoku boards", 8),
+        "generator_loops": ("the Sudoku generator", 4),
+        "rating_loops": ("the search for hard Sudoku boards", 8),
     }[name]
 
     class Notice(event.Listener):
@@ -113,7 +113,7 @@ def compiled(name: str) -> ModuleType:
     with event.install_listener("numba:compile", Notice()):
         if name == "solver_loops":
             module.solve(np.zeros(81, np.uint8), 1, none)
-        elif name == "digging":
+        elif name == "generator_loops":
             module.generate(0, np.uint64(0), 30, 30, 1, none, none)
         else:
             module.generate(zero, np.uint64(0), zero, np.int64(99), ORDERS, one, one.copy())

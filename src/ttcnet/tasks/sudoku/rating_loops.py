@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .digging import dig, random_full, seeded
+from .generator_loops import dig, random_full, seeded
 from .solver_loops import SIZES, Array, Integer, kernel, random_below, settle, spread, start
 
 HASTY, CAREFUL = np.int64(8), np.int64(32)  # orders in which a move is rated, first and then where that was promising

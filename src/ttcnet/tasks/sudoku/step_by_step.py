@@ -41,11 +41,6 @@ def moves(
         yield Move(cell, int(board[cell]), float(confidence[cell]))
 
 
-def plans(model: TTCNetForCellClassification) -> bool:
-    """Whether it has TTC layers, so that there is a horizon to set."""
-    return bool(ttc_layers(model))
-
-
 def stage_name(model: TTCNetForCellClassification) -> str:
     """What a model's answer settles by: the loops of a looped one, else its blocks."""
     return "loop" if model.config.loops > 1 else "block"

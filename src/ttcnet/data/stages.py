@@ -1,4 +1,4 @@
-"""The folder of a run: what every stage kept and dropped, how many of them, and which stages are done.
+"""Stages of a run and its folder: what every stage kept and dropped, how many of them, and which stages are done.
 
 A stage writes under other names; when it is through, its files get theirs, and counts.json is told. So a stage that is
 killed has not happened, and a run resumes at the first stage that counts.json does not know.
@@ -80,8 +80,8 @@ class Stage:
         self.reasons[reason] += 1
 
 
-class Step(NamedTuple):
-    """A stage that is planned: its settings, those before it, whose rows it reads, its work, and what else it reads."""
+class StageSpec(NamedTuple):
+    """What a stage is: its settings, the stages whose rows it reads, its work, and what else it reads."""
 
     name: str
     settings: Any
@@ -91,20 +91,20 @@ class Step(NamedTuple):
 
 
 class Folder:
-    """The folder of a run in which these steps are planned. Steps that are done must be the first of them."""
+    """The folder of a run with these stages. Those that are done must be the first of them."""
 
-    def __init__(self, path: Path, steps: list[Step], facts: Content) -> None:
+    def __init__(self, path: Path, specs: list[StageSpec], facts: Content) -> None:
         self.path = path
         self.counts: Content = facts | {"stages": {}}
         if (path / COUNTS).exists():
             self.counts["stages"] = done = read_json(path / COUNTS, REMEDY, stages=dict)["stages"]
-            for name, step in zip_longest(done, steps[: len(done)]):
+            for name, spec in zip_longest(done, specs[: len(done)]):
                 check_fields(f"{path / COUNTS}: stages: {name}", done[name], REMEDY, **FIELDS)
-                if step is None or name != step.name or done[name]["settings"] != fixed(step.settings):
+                if spec is None or name != spec.name or done[name]["settings"] != fixed(spec.settings):
                     remedy = "Give the settings that it was started with, or choose another folder."
                     rule = f"must be those of the run in {path}"
                     fail("settings", rule, f"others for its stage {name}", remedy, "settings-changed")
-                now, then = _digests(step.sources), done[name].get("files", {})  # which older runs do not have
+                now, then = _digests(spec.sources), done[name].get("files", {})  # which older runs do not have
                 check_fields(f"{path / COUNTS}: stages: {name}", {"files": then}, REMEDY, files=dict)
                 for file in now.keys() & then.keys():
                     if now[file] != then[file]:
@@ -113,27 +113,27 @@ class Folder:
         path.mkdir(parents=True, exist_ok=True)
         write_json(path / COUNTS, self.counts)
 
-    def done(self, step: Step) -> bool:
-        return step.name in self.counts["stages"]
+    def done(self, spec: StageSpec) -> bool:
+        return spec.name in self.counts["stages"]
 
     def file(self, name: str) -> Path:
         """What a stage kept."""
         return self.path / (RESULT if name == "sample" else f"{name}.jsonl.gz")
 
-    def do(self, step: Step, progress: Progress) -> None:
-        kept, dropped = self.file(step.name), self.path / f"{step.name}.dropped.jsonl"
-        inputs = [self.file(name) for name in step.before]
-        total = sum(self.counts["stages"][name]["kept"] for name in step.before) if inputs else None
-        begin, files = time.monotonic(), _digests(step.sources)
+    def do(self, spec: StageSpec, progress: Progress) -> None:
+        kept, dropped = self.file(spec.name), self.path / f"{spec.name}.dropped.jsonl"
+        inputs = [self.file(name) for name in spec.before]
+        total = sum(self.counts["stages"][name]["kept"] for name in spec.before) if inputs else None
+        begin, files = time.monotonic(), _digests(spec.sources)
         with replacing(dropped) as new_dropped, replacing(kept) as new_kept:
             with _open(new_kept) as writer, _open(new_dropped) as remarks:
-                stage = Stage(self.path, inputs, writer, remarks, StageBar(progress, step.name, total))
-                step.work(stage)
+                stage = Stage(self.path, inputs, writer, remarks, StageBar(progress, spec.name, total))
+                spec.work(stage)
             stage.bar.end()
         if not stage.reasons:
             dropped.unlink()
-        self.counts["stages"][step.name] = {
-            "settings": fixed(step.settings),
+        self.counts["stages"][spec.name] = {
+            "settings": fixed(spec.settings),
             "files": files,
             "read": stage.read,
             "kept": stage.kept,

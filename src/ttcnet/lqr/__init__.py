@@ -2,6 +2,7 @@
 
     solve(LQR(...))                   general problems: actions, states, co-states and cost
     dare(A, B, Q, R)                  the best constant feedback for a horizon without end
+    ilqr(dynamics, cost, h0, T)       nonlinear dynamics, other costs and bounds on actions
     plan(ModulatedLQR(...), horizon)  the first action of every problem of a family whose matrices decay over time
     plan(StationaryLQR(...), horizon) likewise, matrices the same at every step, with dense dynamics
 
@@ -9,10 +10,26 @@ Needs torch, and knows nothing of neural networks.
 """
 
 from .dare import Regulator, dare
+from .ilqr import ilqr
 from .plan import backends, plan
 from .problem import LQR, ModulatedLQR
 from .solution import Solution
 from .solve import solve
 from .stationary import StationaryLQR
+from .status import Status
+from .trajectory import Trajectory
 
-__all__ = ["LQR", "ModulatedLQR", "Regulator", "Solution", "StationaryLQR", "backends", "dare", "plan", "solve"]
+__all__ = [
+    "LQR",
+    "ModulatedLQR",
+    "Regulator",
+    "Solution",
+    "StationaryLQR",
+    "Status",
+    "Trajectory",
+    "backends",
+    "dare",
+    "ilqr",
+    "plan",
+    "solve",
+]

@@ -1,0 +1,180 @@
+"""The search behind ilqr: all problems of a batch side by side.
+
+An iteration expands the dynamics to first order and the costs to second (Gauss-Newton); near the solution, where that
+is slow, both to second order. quadratic_step.py finds the minimum of that within the bounds, by `solve`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import checks
+from .arithmetic import apply
+from .expansion import Functions, backwards
+from .quadratic_step import Step, mended, put, regularised, towards_minimum
+from .status import Status, unfinished
+
+SHORTER = 0.5 ** torch.arange(1, 11)  # steps that are tried where a whole one does not lower the cost enough
+LONGER = 2.0 ** torch.arange(1, 6)  # and where it lowers the cost more than the model expects
+SHORT = 0.1  # steps of up to this length call for regularisation
+NEAR = 0.1  # residual from which on the curvature of the dynamics counts
+ENOUGH = 1e-4  # of what the slope promises
+LEAST, MOST = 1e-3, 1e7  # regularisation: the first over the curvature of the cost to go, the last over the first
+PATIENCE = 5  # iterations whose gain is lost in the rounding of the cost
+
+
+class Setting(NamedTuple):
+    """What `ilqr` was asked, with all problems in one dimension."""
+
+    functions: Functions
+    h0: Tensor
+    u: Tensor
+    u_min: Tensor
+    u_max: Tensor
+    batch: torch.Size
+
+
+class Tried(NamedTuple):
+    """Trajectories at the end of steps, and the lengths of these."""
+
+    u: Tensor
+    h: Tensor
+    price: Tensor
+    noise: Tensor
+    length: Tensor
+
+
+class Search:
+    """The state of all problems of a batch, (P, ...), and an iteration of those that are under way."""
+
+    def __init__(self, setting: Setting, tolerance: float) -> None:
+        self.functions = setting.functions.detached()
+        self.h0, self.u, self.low, self.high = (x.detach() for x in setting[1:5])
+        self.batch, self.tolerance = setting.batch, tolerance
+        count = self.h0.shape[0]
+        self.status = torch.full((count,), int(Status.ITERATION_LIMIT), device=self.h0.device)
+        self.iterations = torch.zeros_like(self.status)
+        self.residual = torch.full_like(self.h0[:, 0], torch.inf)
+        self.mu, self.unit = torch.zeros_like(self.residual), torch.ones_like(self.residual)
+        self.factor, self.patience = self.unit.clone(), torch.full_like(self.status, PATIENCE)
+
+    def start(self, check: bool) -> None:
+        self.u = self.u.clamp(self.low, self.high)
+        starts = self.u.unbind(1)
+        _, self.h = self.functions.rollout(self.h0, lambda t, h: starts[t])
+        costs = self.functions.costs(self.h, self.u)
+        self.price, self.noise = costs.sum(-1), _noise(costs)
+        self.costate, self.held_low = torch.zeros_like(self.h[:, 1:]), torch.zeros_like(self.u, dtype=torch.bool)
+        self.held_high, self.K = self.held_low.clone(), self.u.unsqueeze(-1) * self.h[:, :-1].unsqueeze(-2)
+        bad = ~(self.price.isfinite() & self.h.isfinite().flatten(1).all(-1))
+        self.status[bad] = int(Status.NOT_FINITE)
+        if check and bad.any():
+            self._explain(bad, costs)
+
+    def _explain(self, bad: Tensor, costs: Tensor) -> None:
+        place = int(bad.nonzero()[0, 0])
+        which = f"problem {checks.first(bad.reshape(self.batch))} of the batch" if self.batch else "the problem"
+        steps = (~self.h[place].isfinite().all(-1)).nonzero()
+        if not len(steps):
+            late = int((~costs[place].isfinite()).nonzero()[0, 0])
+            field, where = ("terminal", "") if late == self.functions.horizon else ("cost", f" at step {late + 1}")
+        elif int(steps[0]) == 0:
+            field, where = "h0", ""
+        else:
+            field, where = "dynamics", f" at step {int(steps[0])}"
+        remedy = "Start from other actions (u=), mend the function, or pass check=False to solve the others."
+        checks.fail(field, "must be finite along the first trajectory", f"NaN or infinity{where} in {which}", remedy, "not-finite")  # noqa: E501  # fmt: skip
+
+    def measure(self) -> tuple[Tensor, Functions, Step]:
+        """The problems under way and their next steps; ends those that have converged."""
+        live = unfinished(self.status)
+        functions, h, u, low, high = (
+            self.functions.some(live),
+            *(x[live] for x in (self.h, self.u, self.low, self.high)),
+        )
+        model, extra = functions.expand(h, u), self.mu[live] * self.unit[live]
+        slope = model.slope[..., h.shape[-1] :] + apply(model.B.mT, backwards(model))
+        step = towards_minimum(mended(model, extra), slope, u, low, high)
+        residual = torch.where(step.residual.isnan(), torch.inf, step.residual)  # the model has no minimum: regularise
+        self.residual[live], self.costate[live], self.K[live] = residual, step.costate, step.K
+        self.held_low[live], self.held_high[live] = step.low & (u <= low), step.high & (u >= high)
+        self.status[live[step.residual <= self.tolerance]] = int(Status.CONVERGED)
+        broken = ~torch.stack([x.flatten(1).isfinite().all(-1) for x in model]).all(0)
+        self.status[live[broken]] = int(Status.NOT_FINITE)
+        near = ((residual > self.tolerance) & (residual < NEAR)).nonzero().squeeze(-1)
+        if len(near):
+            exact = functions.some(near).expand(h[near], u[near], step.costate[near])
+            other = towards_minimum(regularised(exact, extra[near]), slope[near], u[near], low[near], high[near])
+            fine = torch.cat([x.flatten(1) for x in other[:3]], -1).isfinite().all(-1) & (other.promise < 0)
+            put(step, near[fine], Step(*(x[fine] for x in other)))
+        on = (self.status[live] == Status.ITERATION_LIMIT).nonzero().squeeze(-1)
+        return live[on], functions.some(on), Step(*(x[on] for x in step))
+
+    def iterate(self) -> bool:
+        """One step of every problem under way; False if there is none left."""
+        if not len(unfinished(self.status)):
+            return False
+        live, functions, step = self.measure()
+        if not len(live):
+            return False
+        self.iterations[live] += 1
+        self.unit[live] = torch.where(step.scale.isfinite(), LEAST * step.scale, self.unit[live])
+        lost = self._lost(live, step.promise)
+        self.patience[live] -= lost.to(self.patience.dtype)
+        best = self._roll(live, functions, step, torch.ones(1).to(step.d))
+        # a model that is right gains half of what its slope promises; one that bends too much gains more
+        eager = (self.price[live] - best.price > 0.75 * step.promise.abs()) & ~lost
+        for some, lengths in ((best.price == torch.inf, SHORTER), (eager, LONGER)):
+            rows = some.nonzero().squeeze(-1)
+            if len(rows):
+                part = Step(*(x[rows] for x in step))
+                other = self._roll(live[rows], functions.some(rows), part, lengths.to(step.d))
+                better = other.price < best.price[rows]
+                for x, y in zip(best, other, strict=True):
+                    x[rows[better]] = y[better]
+        good = best.price < torch.inf
+        at = live[good]
+        self.u[at], self.h[at], self.price[at], self.noise[at] = (x[good] for x in best[:4])
+        self._regularise(live, good & (best.length > SHORT))
+        return True
+
+    def _lost(self, live: Tensor, promise: Tensor) -> Tensor:
+        """Whether what a step promises is lost in the rounding of the cost."""
+        return promise.abs() <= self.noise[live]
+
+    def _regularise(self, live: Tensor, good: Tensor) -> None:
+        """Less where a step was good and more where it was not, faster and faster (Tassa, Erez and Todorov 2012)."""
+        factor, mu = self.factor[live], self.mu[live]
+        factor = torch.where(good, (factor / 2).clamp_max(0.5), (factor * 2).clamp_min(2))
+        mu = torch.where(good, torch.where(mu * factor > 1, mu * factor, 0), (mu * factor).clamp_min(1))
+        self.mu[live], self.factor[live] = mu, factor
+        self.status[live[(mu > MOST) | (self.patience[live] < 0)]] = int(Status.STALLED)
+
+    def _roll(self, live: Tensor, functions: Functions, step: Step, lengths: Tensor) -> Tried:
+        """Follow the feedback of every step with these lengths; what lowers the cost most, at a price of infinity where
+        nothing lowers it enough."""
+        ways, count = len(lengths), len(live)
+        many = torch.arange(count, device=live.device).repeat(ways)
+        length, at = lengths.repeat_interleave(count), live[many]
+        u, h, low, high = (x[at].unbind(1) for x in (self.u, self.h, self.low, self.high))
+        Ks, ks = step.K[many].unbind(1), (length[:, None, None] * step.k[many]).unbind(1)
+
+        def act(t: int, now: Tensor) -> Tensor:
+            return (u[t] + ks[t] + apply(Ks[t], now - h[t])).clamp(low[t], high[t])
+
+        actions, states = functions.some(many).rollout(h[0], act)
+        costs = functions.some(many).costs(states, actions)
+        price, promise = costs.sum(-1), step.promise[many]
+        slack = torch.where(self._lost(at, promise), 100 * self.noise[at], 0)  # costs may cancel within themselves
+        enough = (promise < 0) & (price <= self.price[at] + ENOUGH * length * promise + slack)
+        price = torch.where(enough, price, torch.inf)
+        rows = price.reshape(ways, -1).argmin(0) * count + torch.arange(count, device=live.device)
+        return Tried(actions[rows], states[rows], price[rows], _noise(costs)[rows], length[rows])
+
+
+def _noise(costs: Tensor) -> Tensor:
+    """What rounding does to a sum of costs."""
+    return 16 * torch.finfo(costs.dtype).eps * costs.abs().sum(-1)

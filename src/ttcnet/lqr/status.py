@@ -1,0 +1,54 @@
+"""How a search went, problem by problem, and what is said about it."""
+
+from __future__ import annotations
+
+import warnings
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+from . import checks
+
+
+class Status(IntEnum):
+    """How the search for the solution of a problem ended."""
+
+    CONVERGED = 0
+    ITERATION_LIMIT = 1
+    STALLED = 2
+    NOT_FINITE = 3
+    INFEASIBLE = 4
+
+
+ENDED = {
+    Status.ITERATION_LIMIT: "was still under way when the iterations ran out",
+    Status.STALLED: "found no further step that helps",
+    Status.NOT_FINITE: "met NaN or infinity",
+    Status.INFEASIBLE: "has no point that meets all constraints",
+}
+REMEDIES = {
+    Status.ITERATION_LIMIT: "Raise max_iterations, start closer, or accept a larger tolerance.",
+    Status.STALLED: "Look for kinks and for numbers of very different size, use float64, or accept a larger tolerance.",
+    Status.NOT_FINITE: "Look for overflow, or a root or a logarithm of what may be negative.",
+    Status.INFEASIBLE: "Loosen its bounds.",
+}
+
+
+def unfinished(status: Tensor) -> Tensor:
+    """The problems that a search still works on."""
+    return (status == Status.ITERATION_LIMIT).nonzero().squeeze(-1)
+
+
+@torch.no_grad()
+def report(what: str, status: Tensor, residual: Tensor) -> None:
+    """Warn of problems that were not solved: how many, how each kind ended, and the first of each."""
+    told = []
+    for kind, ended in ENDED.items():
+        bad = status == kind
+        if bad.any():
+            which = f"problem {checks.first(bad)} of the batch" if bad.ndim else "the problem"
+            rest = f", as {int(bad.sum()) - 1} others did" if bad.sum() > 1 else ""
+            told.append(f"{which} {ended} (residual {float(residual[bad][0]):.1e}){rest}. {REMEDIES[kind]}")
+    if told:
+        warnings.warn(f"{what} did not solve every problem: {' '.join(told)}", RuntimeWarning, stacklevel=3)

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.data.made import problems, read, rows, write
+from tests.raising import raises
 from ttcnet.data.contamination import Index
 from ttcnet.data.run import run
 from ttcnet.data.settings import Decontaminate, Settings, Source
@@ -69,7 +70,7 @@ def test_as_many_words_as_are_asked_for():
 
 
 def test_a_test_problem_of_one_word_is_refused():
-    with pytest.raises(ValueError, match=r"two words at least; got 'Solve\.' in test/1"):
+    with raises("bad-data", "a test problem", r"'Solve\.' in test/1"):
         index("Solve.")
 
 
@@ -96,5 +97,5 @@ def test_none_of_many_is_missed_and_none_too_many_dropped(tmp_path):
 def test_a_test_set_with_a_hole_is_refused(tmp_path):
     tests = write(tmp_path / "t.jsonl", [{"problem": "What is it that we seek?"}, {"problem": None}])
     made = [Source(str(write(tmp_path / "a.jsonl", rows(3))))]
-    with pytest.raises(ValueError, match=r"t\.jsonl line 2"):
+    with raises("bad-data", "a test set", r"t\.jsonl line 2"):
         run(Settings(str(tmp_path / "run"), made, decontaminate=Decontaminate([Source(str(tests))])))

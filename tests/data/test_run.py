@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from tests.data.made import problems, read, rows, write
 from tests.fake_server import answer, serving
+from tests.raising import raises
 from tests.train import tiny
 from ttcnet import reading
 from ttcnet.cli import app
@@ -148,15 +149,15 @@ def test_killed_for_good_in_the_middle_of_verification(settings, server, tmp_pat
 
 def test_what_is_done_stays(settings, server, monkeypatch):
     """Settings of stages that are done are not changed; those of later ones may be."""
-    with pytest.raises(ValueError, match="model must be one that"):
+    with raises("unknown-name", "model"):
         run(settings(verify=Verify("big", server[0], rounds=3, agree=2)))
-    with pytest.raises(ValueError, match=r"settings must be those of the run in .*run; got others for its stage near"):
+    with raises("settings-changed", "settings", "others for its stage near"):
         run(settings(near=Near(0.8)))
-    with pytest.raises(ValueError, match="others for its stage near"):
+    with raises("settings-changed", "settings", "others for its stage near"):
         run(settings(near=None))
     result = run(settings(sample=Sample(7)))
     assert len(read(result)) == 7
-    with pytest.raises(ValueError, match="others for its stage sample"):
+    with raises("settings-changed", "settings", "others for its stage sample"):
         run(settings(sample=Sample(8)))
     away = Verify("tiny", "http://127.0.0.1:9/v1", rounds=3, agree=2)
     assert run(settings(verify=away, sample=Sample(7))) == result  # nothing is left to ask
@@ -166,7 +167,7 @@ def test_data_that_changed_are_refused_and_may_be_gone(settings, tmp_path):
     run(settings())
     before = (tmp_path / "a.jsonl").read_text()
     (tmp_path / "a.jsonl").write_text(before.splitlines(keepends=True)[0])
-    with pytest.raises(ValueError, match=r"data must be that of the run in .*run; got another .*a\.jsonl"):
+    with raises("data-changed", "data", r"another .*a\.jsonl"):
         run(settings())
     (tmp_path / "a.jsonl").unlink()
     run(settings())

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from tests.data.made import read, rows, write
+from tests.raising import raises
 from ttcnet.data.run import run
 from ttcnet.data.sampling import sample
 from ttcnet.data.settings import Sample, Settings, Source
@@ -70,5 +71,5 @@ def test_all_have_the_same_chance():
 
 def test_nothing_to_draw_from_is_an_error(tmp_path):
     source = Source(str(write(tmp_path / "a.jsonl", [{"problem": "P", "answer": "1"}])))
-    with pytest.raises(ValueError, match="must have a row with a solution left"):
+    with raises("no-data", "data"):
         run(Settings(str(tmp_path / "run"), [source]))

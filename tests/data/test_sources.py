@@ -6,6 +6,7 @@ import json
 import pytest
 
 from tests.data.made import read, write
+from tests.raising import raises
 from ttcnet.data.run import run
 from ttcnet.data.settings import Settings, Source
 from ttcnet.data.sources import answer_in, check, opened, parts
@@ -102,34 +103,34 @@ def test_the_hub_is_asked_for_what_the_settings_say(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("content", "source", "words"),
+    ("content", "source", "code", "field", "value"),
     [
-        ([], {}, "must have at least one row; got s"),
-        ([{"q": "Q"}], {}, "problem of source s must be in a field named prompt, problem, question; got fields q in"),
-        ([{"q": ["Q"]}], {"problem": "q.1"}, "must be in the field 'q.1'.*line 1. Say which"),
-        ([{"problem": "Q"}], {"answer": "key"}, "answer of source s must be in the field 'key'"),
-        ([{"problem": ""}, {"problem": "P"}], {}, "source s must have at least one row of use; got none of 2"),
+        ([], {}, "no-data", "source", "s "),
+        ([{"q": "Q"}], {}, "bad-data", "problem of source s", "fields q in"),
+        ([{"q": ["Q"]}], {"problem": "q.1"}, "bad-data", "problem of source s", "fields q in .*line 1"),
+        ([{"problem": "Q"}], {"answer": "key"}, "bad-data", "answer of source s", "fields problem in"),
+        ([{"problem": ""}, {"problem": "P"}], {}, "no-data", "source s", "none of 2"),
     ],
 )
-def test_complaints(content, source, words, tmp_path):
+def test_sources_that_cannot_be_used(content, source, code, field, value, tmp_path):
     path = write(tmp_path / "a.jsonl", content)
-    with pytest.raises(ValueError, match=words):
+    with raises(code, field, value):
         fetched(tmp_path, data=str(path), **source)
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(FileNotFoundError, match="which does not exist"):
+    with raises("not-found", "data", "which does not exist"):
         check(Source(str(tmp_path / "none.jsonl")))
 
 
 def test_a_broken_line_is_named(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"problem": "P", "answer": "1"}\n{"problem": \n')
-    with pytest.raises(ValueError, match=r"a\.jsonl line 2"):
+    with raises("bad-data", "data", r"a\.jsonl line 2"):
         fetched(tmp_path, data=str(tmp_path / "a.jsonl"))
 
 
 def test_a_digit_that_is_no_number_reaches_nowhere(tmp_path):
     """Python takes ² for a digit, and for no number."""
     source = Source(str(write(tmp_path / "a.jsonl", [{"problem": ["1"]}])), problem="problem.²")
-    with pytest.raises(ValueError, match=r"problem of source a must be in the field 'problem\.²'"):
+    with raises("bad-data", "problem of source a"):
         check(source)

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from tests.raising import raises
 from ttcnet.evaluate.runs.run import read_examples
 from ttcnet.tasks import Example, find
 
@@ -25,7 +26,7 @@ def test_problems_of_a_file(tmp_path):
 @pytest.mark.parametrize("answer", [None, "", "  ", True, ["5"], "reasoning ####"])
 def test_rows_without_an_answer_are_named(tmp_path, answer):
     path = write(tmp_path / "bad.jsonl", {"problem": "p", "answer": "1"}, {"problem": "p", "answer": answer})
-    with pytest.raises(ValueError, match=re.escape(f"{path} line 2: no answer")):
+    with raises("bad-data", "data", re.escape(f"{path} line 2: no answer")):
         find(str(path)).examples()
 
 
@@ -33,18 +34,18 @@ def test_rows_without_an_answer_are_named(tmp_path, answer):
 def test_a_puzzle_that_cannot_be_graded_is_named_before_it_is_asked(tmp_path, target):
     good = {"problem": "p", "answer": "(25 - 7) * 3", "numbers": [3, 7, 25], "target": 54}
     path = write(tmp_path / "puzzles.jsonl", good, good | {"target": target})
-    with pytest.raises(ValueError, match=re.escape(f"{path} line 2: numbers and target that are no puzzle")):
+    with raises("bad-data", "data", re.escape(f"{path} line 2: numbers and target that are no puzzle")):
         find(str(path)).examples()
     assert find(str(write(path, good))).examples()[0].data == {"numbers": [3, 7, 25], "target": 54}
 
 
 def test_other_faults(tmp_path):
     path = write(tmp_path / "bad.jsonl", {"answer": "1"}, *[{"problem": "p"}] * 7)
-    with pytest.raises(ValueError, match=r"line 1: no problem; .*line 2: no answer; .*and 3 more"):
+    with raises("bad-data", "data", "line 1: no problem; .*line 2: no answer; .*and 3 more"):
         find(str(path)).examples()
-    with pytest.raises(ValueError, match="at least one row"):
+    with raises("no-data", "data"):
         find(str(write(tmp_path / "empty.jsonl"))).examples()
-    with pytest.raises(FileNotFoundError, match="benchmark must be a known name or a file; got 'math501'"):
+    with raises("not-found", "benchmark", "'math501'"):
         find("math501")
 
 

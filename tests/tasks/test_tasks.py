@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.evaluate.scripted import Scripted, model_folder, ttcnet
+from tests.raising import raises
 from ttcnet.evaluate.runs.run import RunConfig, read_examples, run
 from ttcnet.evaluate.runs.storage import generations
 from ttcnet.evaluate.runs.summary import summarise
@@ -72,7 +73,7 @@ def test_a_task_of_ones_own_on_the_command_line(tmp_path):
 def test_a_file_without_a_task_is_refused(tmp_path):
     path = tmp_path / "empty.py"
     path.write_text("task = 3\n")
-    with pytest.raises(ValueError, match=r"benchmark must define `task`, a ttcnet.tasks.Task; got .*empty.py"):
+    with raises("bad-task", "benchmark", "empty.py"):
         find(str(path))
 
 

@@ -6,6 +6,7 @@ import json
 import pytest
 from tokenizers import normalizers
 
+from tests.raising import raises
 from tests.train.tiny import CHAT, WORDS, model, sums, tokenizer
 from ttcnet.reading import Row, count, rows
 from ttcnet.train.examples import IGNORED, check_examples, conversation, prepare, prompt, tokenize
@@ -43,7 +44,7 @@ def test_a_row_that_the_template_refuses_is_named():
     made = tokenizer()
     refusal = "{% if messages[0].role == 'system' %}{{ raise_exception('no system here') }}{% endif %}"
     made.chat_template = refusal + CHAT
-    with pytest.raises(ValueError, match="row 7: no system here"):
+    with raises("bad-data", "data", "row 7: no system here"):
         prepare([Row("row 7", PAIR)], made, system="the")
 
 
@@ -69,9 +70,7 @@ def test_a_question_is_put_as_it_was_learned(chat):
 def test_a_template_that_refuses_a_question_is_told():
     made = tokenizer()
     made.chat_template = "{{ raise_exception('no system here') }}"
-    with pytest.raises(
-        ValueError, match="the prompt must be such as the model's chat template takes; got no system here"
-    ):
+    with raises("chat-template", "the prompt", "no system here"):
         prompt(conversation(PAIR), made)
 
 
@@ -103,12 +102,12 @@ def test_a_template_that_rewrites_earlier_turns_is_refused():
 def test_rows_with_faults_are_named(row, fault, tmp_path):
     path = tmp_path / "data.jsonl"
     path.write_text(json.dumps(PAIR) + "\n\n" + json.dumps(row) + "\n")
-    with pytest.raises(ValueError, match=rf"data.jsonl line 3: .*{fault}"):
+    with raises("bad-data", "data", rf"data.jsonl line 3: .*{fault}"):
         prepare(rows(str(path)), tokenizer())
 
 
 def test_many_faults_are_counted():
-    with pytest.raises(ValueError, match=r"row 4: no prompt.*; and 3 more"):
+    with raises("bad-data", "data", "row 4: no prompt.*; and 3 more"):
         prepare([Row(f"row {number}", {}) for number in range(8)], tokenizer())
 
 
@@ -123,7 +122,7 @@ def test_long_rows_are_left_out_and_counted(tmp_path):
     assert examples.longest == examples.tokens == len(examples.kept[0].input_ids)
     check_examples(examples, model(max_position_embeddings=examples.longest), 20)  # which is what was kept
     assert "1 of 2 rows (50 %) left out as too long (the longest has 44 tokens)" in examples.report
-    with pytest.raises(ValueError, match="max_length must leave at least one example; got 5"):
+    with raises("too-long", "max_length", "5"):
         prepare(rows(str(path)), tokenizer(), max_length=5)
 
 
@@ -141,32 +140,31 @@ def test_a_dataset_that_cannot_be_read(tmp_path, monkeypatch):
     for constants in (datasets.config, pytest.importorskip("huggingface_hub").constants):
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)  # the environment was read long ago
     assert len(list(rows("owner/name"))) == 40
-    said = r"data must be a dataset that can be read; got owner/name: Unknown split \"test\"\. .* Check its name"
-    with pytest.raises(ValueError, match=said):
+    with raises("bad-data", "data", 'owner/name: Unknown split "test"'):
         list(rows("owner/name", "test"))
-    with pytest.raises(ValueError, match=r"data must be a dataset that can be read; got owner/other: "):
+    with raises("bad-data", "data", "owner/other:"):
         list(rows("owner/other"))
 
 
 def test_files_that_are_none(tmp_path):
-    with pytest.raises(FileNotFoundError, match="data must be a file"):
+    with raises("not-found", "data", "nothing.jsonl"):
         list(rows(str(tmp_path / "nothing.jsonl")))
     (tmp_path / "bad.jsonl").write_text('{"problem": \n')
-    with pytest.raises(ValueError, match=r"bad.jsonl line 1: Expecting value"):
+    with raises("bad-data", "data", "bad.jsonl line 1: Expecting value"):
         list(rows(str(tmp_path / "bad.jsonl")))
-    with pytest.raises(FileNotFoundError, match="which is a folder"):
+    with raises("not-found", "data", "which is a folder"):
         list(rows(str(tmp_path)))
     (tmp_path / "other.jsonl").write_bytes(b'{"problem": "1"}\n\xff\n')
-    with pytest.raises(ValueError, match=r"must be UTF-8 text; got .*other.jsonl line 2: 'utf-8' codec"):
+    with raises("bad-data", "data", "other.jsonl line 2: 'utf-8' codec"):
         list(rows(str(tmp_path / "other.jsonl")))
     whole = gzip.compress(json.dumps(PAIR).encode())
     for content in (b"no gzip", whole[:30], whole[:20] + b"xx" + whole[22:]):
         (tmp_path / "cut.jsonl.gz").write_bytes(content)
-        with pytest.raises(ValueError, match=r"must be whole gzip; got .*cut.jsonl.gz, after line 0: "):
+        with raises("bad-data", "data", "cut.jsonl.gz, after line 0:"):
             list(rows(str(tmp_path / "cut.jsonl.gz")))
         count(str(tmp_path / "cut.jsonl.gz"))  # does not complain
     (tmp_path / "empty.jsonl").write_text("\n")
-    with pytest.raises(ValueError, match="data must have at least one row"):
+    with raises("no-data", "data"):
         prepare(rows(str(tmp_path / "empty.jsonl")), tokenizer())
 
 

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import ttcnet.adapter as adapter
+from tests.raising import raises
 from tests.train.conftest import ADAPTER
 from tests.train.tiny import model, tokenizer
 from ttcnet.nn.horizon import parse
@@ -87,7 +88,7 @@ def test_norms_biases_and_rates_do_not_decay(insert, make):
 def test_a_loss_that_is_no_number_ends_the_run(make, tmp_path):
     broken = model()
     broken.lm_head.weight.data[3] = torch.nan
-    with pytest.raises(ValueError, match="loss must be a finite number; got nan at step 2"):
+    with raises("diverged", "loss", "nan at step 2"):
         sft.fine_tune(make(), broken, tokenizer())
     assert not list((tmp_path / "run").glob("checkpoint-*"))
 
@@ -96,7 +97,7 @@ def test_gradients_that_are_no_numbers_end_the_run(make, tmp_path):
     """Attention may hide a NaN of its queries from the loss; the gradients show it."""
     broken, factors = model(), chain([1.0, 1.0], repeat(torch.nan))  # two batches a step
     broken.model.layers[0].input_layernorm.weight.register_hook(lambda gradient: gradient * next(factors))
-    with pytest.raises(ValueError, match="the norm of the gradients must be a finite number; got nan at step 2"):
+    with raises("diverged", "the norm of the gradients", "nan at step 2"):
         sft.fine_tune(make(), broken, tokenizer())
     assert not list((tmp_path / "run").glob("checkpoint-*"))
 
@@ -115,7 +116,7 @@ def test_a_model_that_has_its_layers_goes_on_planning(make, monkeypatch):
     seen = []
     monkeypatch.setattr("ttcnet.train.fine_tuning.adapter.set_horizon", lambda _, steps: seen.append(steps))
     net = adapter.insert(model(), adapter.TTCAdapterConfig(**ADAPTER, horizon=5))
-    with pytest.raises(ValueError, match="insert must be none for a model that has its layers already; got ttc"):
+    with raises("has-layers", "insert", "ttc"):
         sft.fine_tune(make(), net, tokenizer())
     trained = sft.fine_tune(make(adapter=None, horizon="fixed:3", steps=2), net, tokenizer())
     assert seen == [3, 3]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.raising import raises
 from tests.train.test_checkpoints import KilledError, assert_equal, kill_at, log
 from tests.train.tiny import model, tokenizer
 from ttcnet.locking import owned
@@ -81,12 +82,11 @@ def test_a_finished_run_can_be_extended(copied, monkeypatch, tmp_path, capsys):
 
 
 def test_a_run_is_not_made_shorter_nor_anything_else(copied):
-    with pytest.raises(ValueError, match=r"steps must be those of the run in .*, 7, or more; got 5\. A run can"):
+    with raises("settings-changed", "steps", "5"):
         sft.fine_tune(dataclasses.replace(copied, steps=5), model(), tokenizer())
-    message = r"settings must be those of the run .*: \{'epochs': \(None, 1\), 'steps': \(7, None\)\}"
-    with pytest.raises(ValueError, match=message):
+    with raises("settings-changed", "settings", r"\{'epochs': \(None, 1\), 'steps': \(7, None\)\}"):
         sft.fine_tune(dataclasses.replace(copied, steps=None), model(), tokenizer())
-    with pytest.raises(ValueError, match=r"settings must be those of the run .*: \{'lr': \(0.003, 0.1\)\}"):
+    with raises("settings-changed", "settings", r"\{'lr': \(0.003, 0.1\)\}"):
         sft.fine_tune(dataclasses.replace(copied, steps=12, lr=0.1), model(), tokenizer())
 
 
@@ -100,7 +100,7 @@ def test_epochs_can_be_added(make, tmp_path):
 
 
 def test_two_runs_in_one_folder_are_told_apart(make, tmp_path):
-    with owned(tmp_path / "run"), pytest.raises(OSError, match="out must be a folder that no other command is at work"):
+    with owned(tmp_path / "run"), raises("in-use", "out"):
         sft.fine_tune(make(), model(), tokenizer())
     assert not (tmp_path / "run").exists()
 

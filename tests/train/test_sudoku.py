@@ -109,13 +109,13 @@ def test_what_is_inserted_may_learn_at_a_rate_of_its_own(boards):
 def test_heads_of_ttc_may_be_others(boards, tmp_path):
     trained = train(replace(TINY, steps=1, ttc_heads=3), boards, tmp_path)
     assert (trained.config.num_attention_heads, trained.config.ttc_heads) == (2, 3)
-    with pytest.raises(ValueError, match=r"'ttc_heads': \(3, None\)"):
+    with raises("settings-changed", "settings", r"'ttc_heads': \(3, None\)"):
         train(replace(TINY, steps=1), boards, tmp_path)
 
 
 def test_resuming_on_other_boards_is_refused(boards, tmp_path):
     train(replace(TINY, steps=2), boards, tmp_path)
-    with pytest.raises(ValueError, match=r"settings must be those of the run .*'boards': \('\w+', '\w+'\)"):
+    with raises("settings-changed", "settings", r"'boards': \('\w+', '\w+'\)"):
         train(replace(TINY, steps=2), boards[1:], tmp_path)
 
 
@@ -124,7 +124,7 @@ def test_a_run_that_diverges_stops_and_keeps_its_last_checkpoint(boards, tmp_pat
         if trainer.step == 4:
             torch.nn.init.constant_(trainer.model.classifier.weight, float("nan"))
 
-    with pytest.raises(ValueError, match=r"loss must be a finite number; got nan at step 5"):
+    with raises("diverged", "loss", "nan at step 5"):
         train(TINY, boards, tmp_path, every=1, save_every=3, report=spoil)
     kept, facts = tensor_file.load(tmp_path / "checkpoint-3.safetensors")
     assert facts["step"] == 3
@@ -133,7 +133,7 @@ def test_a_run_that_diverges_stops_and_keeps_its_last_checkpoint(boards, tmp_pat
 
 def test_a_file_in_place_of_the_folder(boards, tmp_path):
     (tmp_path / "run").write_text("mine")
-    with pytest.raises(NotADirectoryError, match=r"out must be a folder; got .*run, a file"):
+    with raises("not-a-folder", "out", "run, a file"):
         train(TINY, boards, tmp_path / "run")
 
 

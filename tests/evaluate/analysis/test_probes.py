@@ -2,10 +2,10 @@
 
 import json
 
-import pytest
 import torch
 from typer.testing import CliRunner
 
+from tests.raising import raises
 from ttcnet.cli import app
 from ttcnet.evaluate.analysis.probes import _accuracy, planned_states, probe
 from ttcnet.models import TTCNetForCellClassification
@@ -71,12 +71,12 @@ def test_probes_of_every_layer_and_step():
     results = list(probe(model(), generate(6, seed=1), generate(4, seed=2), steps=(0, 3), iterations=10))
     assert [(result.layer, result.step) for result in results] == [(0, 0), (0, 3)]
     assert all(0 <= result.cells <= 1 for result in results)
-    with pytest.raises(ValueError, match="model must have a TTC layer"):
+    with raises("no-layers", "model"):
         list(probe(model("transformer"), generate(2, seed=1), generate(2, seed=2)))
-    with pytest.raises(ValueError, match="step must be 0 or more; got -1"):
+    with raises("too-small", "step", "-1"):
         list(probe(model(), generate(2, seed=1), generate(2, seed=2), steps=(0, -1)))
     few = generate(2, seed=1)
-    with pytest.raises(ValueError, match="puzzles must have a blank each; got a full puzzle at index 0"):
+    with raises("bad-board", "puzzles", "a full puzzle at index 0"):
         list(probe(model(), few, Boards(few.solutions, few.solutions)))
 
 

@@ -1,7 +1,6 @@
 """One answer out of several samples: by likelihood, and by vote."""
 
-import pytest
-
+from tests.raising import raises
 from ttcnet.evaluate.analysis.selection import Vote, best_of
 from ttcnet.tasks.jsonl import JsonLines
 
@@ -17,7 +16,7 @@ def test_best_of_n_is_the_likeliest():
     samples = [line(0, "1", logprob=-0.5), line(1, "2", logprob=-0.2), line(2, "3", logprob=-0.9)]
     assert best_of(samples)["answer"] == "2"
     assert best_of(samples[:1])["answer"] == "1"
-    with pytest.raises(ValueError, match="best-of-n must know the likelihood"):
+    with raises("conflict", "best-of-n"):
         best_of([line(0, "1", logprob=None)])
     nothing = line(0, None, logprob=None) | {"new_tokens": 0}
     assert best_of([nothing, *samples[2:]])["answer"] == "3"

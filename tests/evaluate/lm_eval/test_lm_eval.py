@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import ttcnet.adapter as adapter
 from tests.adapter.bases import wake
+from tests.raising import raises
 from tests.train import tiny
 from ttcnet.cli import app
 from ttcnet.locking import owned
@@ -59,7 +60,7 @@ def _quick(monkeypatch):
 
 
 def test_a_folder_where_another_evaluation_is_at_work(tmp_path):
-    with owned(tmp_path), pytest.raises(OSError, match="out must be a folder that no other command is at work in"):
+    with owned(tmp_path), raises("in-use", "out"):
         lm_run.evaluate(lm_run.LMEvalConfig("m", ("amc",)), tmp_path)
 
 
@@ -122,7 +123,7 @@ def test_a_model_of_transformers_needs_no_ttc_layers_but_a_horizon_does(place):
     model = lm(place / "base")
     assert model.horizon is None
     assert_same(scored(model), [by_hand(net, *pair) for pair in PAIRS])
-    with pytest.raises(ValueError, match="must have TTC layers to set their horizon"):
+    with raises("no-layers", "model"):
         lm(place / "base", horizon=8)
 
 
@@ -319,7 +320,7 @@ def test_amc_is_read_from_a_file_and_graded(tmp_path):
     assert scores(found[0], [texts]) == {"acc@8": 0.5, "pass@8": 1.0}
     assert scores(found[1], [texts]) == {"acc@8": 0.0, "pass@8": 0.0}
     path.write_text('{"problem": "What is a half?", "answer": "1/2"}\n{"problem": "2 + 1?"}\n')
-    with pytest.raises(ValueError, match=r"problem and an answer in every row; got .* line 2: no answer"):
+    with raises("bad-data", "data", " line 2: no answer"):
         problems(str(path))
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.evaluate.scripted import Scripted, write
+from tests.raising import raises
 from ttcnet.evaluate.engines.base import Answer
 from ttcnet.evaluate.runs.run import RunConfig, read_examples, run, seed_of
 from ttcnet.evaluate.runs.storage import generations
@@ -60,9 +61,9 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
 
 def test_other_settings_are_refused(tmp_path):
     run(Scripted(right), config(), tmp_path)
-    with pytest.raises(ValueError, match=r"settings must be those of .*max_tokens.*\(16, 17\).*another folder"):
+    with raises("settings-changed", "settings", r"max_tokens.*\(16, 17\)"):
         run(Scripted(right), config(max_tokens=17), tmp_path)
-    with pytest.raises(ValueError, match="data"):
+    with raises("settings-changed", "settings", "data"):
         run(Scripted(right), config(examples=[Example(1, "1 + 1 = ?", "3"), *EXAMPLES[1:]]), tmp_path)
 
 
@@ -70,10 +71,10 @@ def test_a_damaged_line_is_named(tmp_path):
     run(Scripted(right), config(), tmp_path)
     file = tmp_path / "generations.0.jsonl"
     file.write_text("nonsense\n" + file.read_text())
-    with pytest.raises(ValueError, match="line 1: 'nonsense'"):
+    with raises("damaged", None, "line 1: 'nonsense'"):
         run(Scripted(right), config(), tmp_path)
     file.write_bytes(file.read_bytes().replace(b"nonsense", b"\xff"))
-    with pytest.raises(ValueError, match="must hold a generation a line; got line 1"):
+    with raises("damaged", None, "line 1"):
         generations(tmp_path)
 
 
@@ -156,17 +157,17 @@ def test_the_summary_counts_and_lists(tmp_path):
 
 
 def test_temperatures_are_finite():
-    with pytest.raises(ValueError, match="temperature must be finite; got inf"):
+    with raises("out-of-range", "temperature", "inf"):
         config(temperature=float("inf"))
 
 
 def test_several_greedy_samples_are_pointless():
-    with pytest.raises(ValueError, match="temperature must be above 0 for 8 samples"):
+    with raises("out-of-range", "temperature"):
         config(samples=8)
 
 
 def test_problems_with_half_a_letter_are_refused():
-    with pytest.raises(ValueError, match=r"problem 2 of sums must be whole Unicode text; got '1 \\ud83d'"):
+    with raises("bad-data", "problem 2 of sums", r"'1 \\ud83d'"):
         config(examples=[Example(1, "1", "1"), Example(2, "1 \ud83d", "1")])
 
 

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from tests.raising import raises
 from ttcnet.tasks import Example, find
 from ttcnet.tasks.math import BENCHMARKS
 
@@ -26,7 +27,7 @@ def test_a_name_is_looked_up_in_the_folder_of_data(tmp_path):
     write(tmp_path / "amc83.jsonl", {"problem": "p", "answer": 1})
     found = find("amc", tmp_path)
     assert (found.samples, found.examples()) == (8, [Example(1, "p", "1")])
-    with pytest.raises(FileNotFoundError, match=re.escape("data must hold math500.jsonl; got " + str(tmp_path))):
+    with raises("not-found", "data", re.escape(str(tmp_path))):
         find("math500", tmp_path)
     assert find("math500").source == "HuggingFaceH4/MATH-500"
 
@@ -51,9 +52,9 @@ def test_without_a_network_a_folder_is_named_as_the_way_out(monkeypatch, name):
         raise ConnectionError("Couldn't reach it")
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    said = f"Couldn't reach it. Check the network; or pass --data FOLDER with {BENCHMARKS[name].files[0]}"
-    with pytest.raises(ValueError, match=re.escape(said)):
+    with raises("bad-data", "data", "Couldn't reach it") as found:
         find(name).examples()
+    assert f"--data FOLDER with {BENCHMARKS[name].files[0]}" in found.value.remedy
 
 
 def test_prompts():

@@ -9,6 +9,7 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
+from tests.raising import raises
 from ttcnet.cli import app, sudoku_watch
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.tasks import sudoku
@@ -35,7 +36,7 @@ def test_the_shipped_model_solves_boards(model):
     puzzles, answers = ([sudoku.format(board) for board in of] for of in (easy.puzzles, easy.solutions))
     assert sudoku.solve(model, puzzles) == answers
     assert sudoku.solve(model, easy.puzzles) == answers
-    with pytest.raises(TypeError, match=r"puzzles must be a list of puzzles; got one string."):
+    with raises("type", "puzzles", "one string"):
         sudoku.solve(model, puzzles[0])
 
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.raising import raises
 from tests.tasks.sudoku.boards import PUZZLE
 from ttcnet.tasks import sudoku
 from ttcnet.tasks.sudoku.grid import PEERS, UNITS, board
@@ -48,17 +49,17 @@ def test_draw():
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "message"),
+    ("make", "code", "field", "value"),
     [
-        (lambda: sudoku.parse(PUZZLE[1:]), ValueError, "puzzle must have 81 cells; got 80"),
-        (lambda: sudoku.parse("53x" + PUZZLE), ValueError, "puzzle must hold digits.*; got 'x' at position 3"),
-        (lambda: sudoku.parse("²" + PUZZLE[1:]), ValueError, "got '²' at position 1"),
-        (lambda: sudoku.parse(5), TypeError, "text must be a string; got int"),
-        (lambda: sudoku.format(np.zeros(80, int)), ValueError, r"board must have shape .*; got \(80,\)"),
-        (lambda: sudoku.format(np.full(81, 10)), ValueError, "board must hold the digits 0 to 9; got 10 to 10"),
-        (lambda: sudoku.count(np.zeros(81)), TypeError, "puzzle must be a string or hold integers; got float64"),
+        (lambda: sudoku.parse(PUZZLE[1:]), "bad-board", "puzzle", "80"),
+        (lambda: sudoku.parse("53x" + PUZZLE), "bad-board", "puzzle", "'x' at position 3"),
+        (lambda: sudoku.parse("²" + PUZZLE[1:]), "bad-board", "puzzle", "'²' at position 1"),
+        (lambda: sudoku.parse(5), "type", "text", "int"),
+        (lambda: sudoku.format(np.zeros(80, int)), "shape", "board", r"\(80,\)"),
+        (lambda: sudoku.format(np.full(81, 10)), "bad-board", "board", "10 to 10"),
+        (lambda: sudoku.count(np.zeros(81)), "dtype", "puzzle", "float64"),
     ],
 )
-def test_bad_boards(make, error, message):
-    with pytest.raises(error, match=message):
+def test_bad_boards(make, code, field, value):
+    with raises(code, field, value):
         make()

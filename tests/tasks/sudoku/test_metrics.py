@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.raising import raises
 from tests.tasks.sudoku.boards import made
 from ttcnet.evaluate import wilson
 from ttcnet.tasks import sudoku
@@ -87,19 +88,19 @@ def test_one_board():
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("change", "code", "field", "value"),
     [
-        (lambda p, q, s: (p[:3], q, s), ValueError, r"must have one shape; got \(3, 81\), \(200, 81\) and"),
-        (lambda p, q, s: (p - 1, q, s - 1), ValueError, "solutions must hold the digits 1 to 9; got 0 to 8. Add 1"),
-        (lambda p, q, s: (p * 1.0, q, s), TypeError, "predictions must hold integers; got float64"),
-        (lambda p, q, s: (p[0], q[0], s[0]), ValueError, r"predictions must have shape \(N, 81\) .*; got \(81,\)"),
-        (lambda p, q, s: (p[:0], q[:0], s[:0]), ValueError, "with N > 0"),
-        (lambda p, q, s: (p, s, s), ValueError, "puzzles must have a blank each; got a full puzzle at index 0"),
+        (lambda p, q, s: (p[:3], q, s), "shape", "predictions, puzzles and solutions", r"\(3, 81\), \(200, 81\) and"),
+        (lambda p, q, s: (p - 1, q, s - 1), "bad-board", "solutions", "0 to 8"),
+        (lambda p, q, s: (p * 1.0, q, s), "dtype", "predictions", "float64"),
+        (lambda p, q, s: (p[0], q[0], s[0]), "shape", "predictions", r"\(81,\)"),
+        (lambda p, q, s: (p[:0], q[:0], s[:0]), "shape", "predictions", r"\(0, 81\)"),
+        (lambda p, q, s: (p, s, s), "bad-board", "puzzles", "a full puzzle at index 0"),
     ],
 )
-def test_bad_arguments(change, error, message):
+def test_bad_arguments(change, code, field, value):
     boards = made()
-    with pytest.raises(error, match=message):
+    with raises(code, field, value):
         sudoku.score(*change(boards.solutions, boards.puzzles, boards.solutions))
 
 
@@ -113,5 +114,5 @@ def test_by_guesses():
     assert found == [("0", 5, 1), ("1-3", 15, 1), ("4-9", 30, 1), ("10-29", 100, 0), ("30+", 50, 0), ("10+", 150, 0)]
     assert "10-29" in scores.table("guesses")
     assert "by_guesses" not in sudoku.score(wrong, boards.puzzles, boards.solutions).to_dict()
-    with pytest.raises(ValueError, match=r"guesses must have shape \(200,\); got \(3,\)"):
+    with raises("shape", "guesses", r"\(3,\)"):
         sudoku.score(wrong, boards.puzzles, boards.solutions, [1, 2, 3])

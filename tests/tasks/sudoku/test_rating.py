@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from tests.raising import raises
 from tests.tasks.sudoku.boards import PUZZLE, made
 from ttcnet.cli import app
 from ttcnet.tasks import sudoku
@@ -86,7 +87,7 @@ def test_a_rating_hardly_depends_on_symmetries():
 
 @pytest.mark.parametrize(("puzzle", "value"), [("1" + "." * 80, "more than one"), ("55" + "." * 79, "none")])
 def test_only_puzzles_with_one_solution_are_rated(puzzle, value):
-    with pytest.raises(ValueError, match=f"puzzle must have one solution to be rated; got {value}"):
+    with raises("bad-board", "puzzle", value):
         sudoku.rate(puzzle)
 
 
@@ -116,17 +117,17 @@ def test_boards_of_a_rating(guesses, low, high):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "code", "field", "value"),
     [
-        (dict(guesses=(3, 1)), r"guesses must go from a lower to a higher number; got \(3, 1\). Pass \(1, 3\)"),
-        (dict(guesses=-1), "guesses must be between 0 and 60; got -1"),
-        (dict(guesses=(99, None)), "guesses must be between 0 and 60; got 99"),
-        (dict(guesses=(1, 2, 3)), "guesses must be a number or a lowest and a highest one"),
-        (dict(guesses=0, givens=30), "givens must not be given together with guesses; got 30"),
+        (dict(guesses=(3, 1)), "out-of-range", "guesses", r"\(3, 1\)"),
+        (dict(guesses=-1), "out-of-range", "guesses", "-1"),
+        (dict(guesses=(99, None)), "out-of-range", "guesses", "99"),
+        (dict(guesses=(1, 2, 3)), "format", "guesses", r"\(1, 2, 3\)"),
+        (dict(guesses=0, givens=30), "conflict", "givens", "30"),
     ],
 )
-def test_bad_wishes(options, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_wishes(options, code, field, value):
+    with raises(code, field, value):
         sudoku.generate(1, **options)
 
 

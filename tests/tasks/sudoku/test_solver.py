@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.raising import raises
 from tests.tasks.sudoku.boards import PUZZLE, SOLUTION, made, shared
 from ttcnet.tasks import sudoku
 
@@ -96,9 +97,9 @@ def test_the_puzzle_is_left_alone():
 
 
 def test_bad_limits():
-    with pytest.raises(ValueError, match="limit must be 1 or more; got 0"):
+    with raises("too-small", "limit", "0"):
         sudoku.count(PUZZLE, 0)
-    with pytest.raises(TypeError, match=r"limit must be an integer; got 2\.0"):
+    with raises("type", "limit", r"2\.0"):
         sudoku.solutions(PUZZLE, 2.0)
 
 

@@ -6,7 +6,7 @@ This module imports nothing, so that `ttcnet --help` and a bare `import ttcnet` 
     ttcnet.nn        layers: TTC, horizon samplers, and mixers from attention to MesaNet under one signature
     ttcnet.models    TTC-Net in the conventions of Hugging Face
     ttcnet.adapter   TTC layers inside pretrained models of transformers
-    ttcnet.tasks     what models are trained and judged on: Sudoku, Countdown, mathematics
+    ttcnet.tasks     what models are trained and evaluated on: Sudoku, Countdown, mathematics
     ttcnet.data      training data: fetched, rid of copies and of test problems, verified, sampled
     ttcnet.train     fine-tuning of language models; checkpoints and schedules
     ttcnet.evaluate  language models on benchmarks: answers, grades, figures with intervals

@@ -1,5 +1,5 @@
-"""How much may be asked for. Configurations come from elsewhere too: what is beyond these bounds is a mistake, or is
-meant to keep a machine busy. Imports nothing heavy: a wrong number is told at once."""
+"""Upper bounds of sizes and horizons. A configuration may come from elsewhere: a number beyond these bounds is a
+mistake, or is meant to keep a machine busy. Imports nothing heavy, so that a wrong number is reported at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What options mean that several commands have. Imports nothing heavy."""
+"""Options that several commands have. Imports nothing heavy."""
 
 from __future__ import annotations
 

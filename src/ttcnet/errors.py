@@ -182,7 +182,7 @@ def complaints() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say("Stopped. Give the command again to go on.", err=True)
+        say("Stopped. Give the command again to resume.", err=True)
         raise typer.Exit(130) from None
     except Exception as error:
         told = isinstance(error, ImportError | OSError) or is_complaint(error) or _is_of_memory(error)

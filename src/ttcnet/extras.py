@@ -1,4 +1,4 @@
-"""Optional packages: imported where they are used, and missed in one way."""
+"""Optional packages: imported where they are used, with one error if they are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One command at a time in a folder: a lock of the operating system's, which is gone when its process is."""
+"""One command at a time in a folder, by a lock of the operating system that ends with its process."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a user names: a file or a folder here, or something of the Hub. Imports nothing heavy: a wrong path is told at
-once."""
+"""Names of models that a user gives: a file, a folder, or a name of the Hub. Imports nothing heavy, so that a wrong
+path is reported at once."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Rows of data, one JSON object a line, and JSON files, both checked as they are read; settings of a folder that is
-resumed."""
+"""Read rows of data (one JSON object per line) and JSON files, and check them; compare settings of a resumed run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A model with layers inserted, in use: whether they are at work, what is trained. ttcnet.models.depth says how far
-they plan.
+"""Use a model with inserted layers: enable and disable them, and choose what is trained. ttcnet.models.depth sets the
+horizon.
 
 All of these find the layers inside wrappers too, such as PEFT's, torch.compile's or DistributedDataParallel.
 """

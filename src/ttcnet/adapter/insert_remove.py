@@ -1,4 +1,4 @@
-"""Layers into a pretrained model, and out of it again."""
+"""Insert layers into a pretrained model, and remove them again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What inserted mixers remember while a model generates, beside the base model's keys and values.
+"""States of inserted mixers while a model generates, beside the base model's keys and values.
 
 The base model's cache has a part for every decoder layer, which holds its keys and values, and which is reordered,
 reset and copied with the cache, be it dynamic or static. So that is where the states of the mixers in that decoder

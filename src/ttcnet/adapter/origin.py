@@ -1,4 +1,4 @@
-"""Where a model came from, as it tells other libraries.
+"""Where a model was loaded from, as other libraries ask for it.
 
 TRL loads a reference model from `config._name_or_path`, and PEFT writes down `model.name_or_path` as the base of what
 it saves. Neither may be the plain base model's name where inserted layers have something to say: the reference, or what

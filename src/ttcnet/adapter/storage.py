@@ -1,4 +1,4 @@
-"""The adapter alone, in one file: the inserted layers, how, and into which base model."""
+"""Save and load an adapter: one file with the inserted layers, their configuration and the name of the base model."""
 
 from __future__ import annotations
 

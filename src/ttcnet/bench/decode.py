@@ -1,4 +1,4 @@
-"""What planning costs when text is generated: tokens a second of a Llama, without TTC layers and with them."""
+"""The cost of planning while text is generated: tokens per second of a Llama, with and without TTC layers."""
 
 from __future__ import annotations
 

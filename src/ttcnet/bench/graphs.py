@@ -1,4 +1,4 @@
-"""The forward pass replayed as a CUDA graph: what is left of it without the host.
+"""The forward pass replayed as a CUDA graph: its time without that of the host.
 
 A capture that fails can leave torch's allocator unusable for the rest of the process. So a process of its own tries
 first, once, which providers can be captured at all.

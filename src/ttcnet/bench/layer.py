@@ -1,4 +1,4 @@
-"""What a TTC layer costs: a training step of a language model with and without one."""
+"""The cost of a TTC layer: a training step of a language model with and without one."""
 
 from __future__ import annotations
 

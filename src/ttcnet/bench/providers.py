@@ -1,4 +1,4 @@
-"""Who is measured: every provider maps (family, horizon) to the first actions, differentiably."""
+"""Providers: each computes the first actions of (family, horizon), differentiably, and is measured."""
 
 from __future__ import annotations
 

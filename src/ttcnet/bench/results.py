@@ -1,4 +1,4 @@
-"""The file of results: one line a measurement, each with machine, versions and commit."""
+"""The file of results: one line per measurement, each with machine, versions and commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which shapes are measured, and which of them are not worth trying.
+"""Which shapes are measured, and which of them are skipped.
 
 horizon   the paper's figure, left: T from 2^4 to 2^11, 1,024 problems
 problems  the paper's figure, right: 2^4 to 2^18 problems, T = 64

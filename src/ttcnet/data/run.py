@@ -1,4 +1,4 @@
-"""The whole of `ttcnet data`: stage after stage, each on what the one before it kept."""
+"""The stages of `ttcnet data`, one after another, each on the rows that the one before it kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sampling: the last stage, which writes what is trained on."""
+"""Sampling: the last stage, which writes the training data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run of `ttcnet data` is made of: a configuration that a TOML file fills in."""
+"""Settings of a run of `ttcnet data`, from a TOML file."""
 
 from __future__ import annotations
 

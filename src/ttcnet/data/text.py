@@ -1,4 +1,4 @@
-"""Problems as they are compared: what differs in looks alone becomes the same."""
+"""Texts of problems in a form for comparison, without differences of notation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that every problem goes through, and the one way in which they complain.
+"""Checks of problems: shapes, dtypes, devices and values.
 
 Each message names the field, states the rule, shows the offending value and says what to do.
 Checks of structure (types, shapes, dtypes, devices) read metadata only and always run. Checks of

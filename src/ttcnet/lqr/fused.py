@@ -1,5 +1,5 @@
-"""solve on the CPU as one compiled pass there and one back (kernels/dense_cpu.py), as a function that torch can
-differentiate.
+"""solve on the CPU as one compiled forward pass and one backward pass (kernels/dense_cpu.py), as a function that
+torch can differentiate.
 
 The backward pass is the adjoint problem of adjoint.py, with all products summed on the way. Where it is to be
 differentiated itself, and under torch.func, it is written in terms of the solve instead, as it is for every method.

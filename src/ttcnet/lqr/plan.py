@@ -1,4 +1,4 @@
-"""plan(): the one door to the solvers of families of problems."""
+"""plan(): the first actions of a family of problems, by one of several backends."""
 
 from __future__ import annotations
 

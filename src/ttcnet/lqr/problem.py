@@ -1,4 +1,4 @@
-"""What can be solved.
+"""Control problems: LQR and ModulatedLQR.
 
     LQR            a linear-quadratic control problem, every matrix given for every step or shared by all of them
     ModulatedLQR   a family of such problems, one for every token and head, whose matrices decay over the horizon

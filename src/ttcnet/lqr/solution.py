@@ -1,4 +1,4 @@
-"""What a solution is, and how to tell whether it is one."""
+"""The solution of a control problem, and its residual."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door to the general solvers."""
+"""solve(): solves an LQR by one of several methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a TTC-Net is stacked from: a mixer, TTC layers or others in their place, and an MLP."""
+"""Blocks of a TTC-Net: a mixer, inserted layers, and an MLP."""
 
 from __future__ import annotations
 

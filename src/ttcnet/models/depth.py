@@ -1,4 +1,4 @@
-"""How far a model plans, and how often it applies its blocks: for one call, or for the whole model.
+"""Horizon and loops of a model: for one call, or for the whole model.
 
     model(tokens, horizon=16, loops=4)          # for this call
     set_horizon(model, 16); set_loops(model, 4) # from now on, and when the model is saved

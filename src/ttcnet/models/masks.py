@@ -1,4 +1,4 @@
-"""What a call may pass: which tokens are real and which are padding, one sequence a row, and no argument in vain."""
+"""Arguments of a call: which tokens are real and which are padding, one sequence per row, and no unused arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all our models have in common beside transformers' own conventions."""
+"""What all models of ttcnet share beyond transformers' conventions."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 For every head:  a, r_inv, the decays, and the coefficients of the terminal cost. For a token, shared by its heads:  the
 coefficients of B and Q. Where they come from is the kind of the context. "token": all are linear in the token, as the
-state h0 is, so that the world and the state in it can differ. "head", the text of the paper: a head draws its own from
+state h0 is, so that problem and state can differ. "head", the text of the paper: a head draws its own from
 its state h0 alone, and the token the shared ones from all its states. Matrices are combinations of learned bases,
 
     B = Σ_i c_i B_i        Q = Σ_i c_i C_i C_i' / √n        Qf likewise, over the bases of Q

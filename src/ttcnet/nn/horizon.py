@@ -1,4 +1,4 @@
-"""How far to plan at each step of training: samplers of the horizon.
+"""Samplers of the horizon of each training step.
 
     PoissonLogNormal(mean=8, sigma=0.1, max=32)   the paper's choice: mostly near the mean, now and then far
     Uniform(1, 32)                                every horizon alike

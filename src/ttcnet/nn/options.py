@@ -1,4 +1,5 @@
-"""What can be inserted into a model, and how often. Imports nothing heavy: a wrong name is told at once."""
+"""Options of inserted layers: which, where, and how often. Imports nothing heavy, so that a wrong name is reported at
+once."""
 
 from __future__ import annotations
 

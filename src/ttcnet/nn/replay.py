@@ -1,4 +1,4 @@
-"""What a layer does with a few tokens, recorded on a GPU and replayed: one launch in place of dozens.
+"""Computations of a layer on few tokens, recorded on a GPU and replayed: one launch in place of dozens.
 
 Generating text asks a layer for one token at a time. A GPU is done with that at once and waits for the host, which
 starts every small step by itself. A CUDA graph starts them all together. It does what the host did, to the bit.

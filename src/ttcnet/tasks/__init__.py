@@ -1,4 +1,4 @@
-"""Tasks: what models are asked, and how their answers are judged.
+"""Tasks: what models are asked, and how their answers are graded.
 
     task = find("gsm8k")                      # or "countdown", "sudoku", a JSON Lines file, a Python file
     examples = task.examples()

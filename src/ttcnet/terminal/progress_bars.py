@@ -1,4 +1,4 @@
-"""Progress bars that can be followed in a file too."""
+"""Progress bars that are readable in a file too."""
 
 from __future__ import annotations
 

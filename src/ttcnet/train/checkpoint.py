@@ -1,4 +1,4 @@
-"""What a checkpoint holds: weights, what the optimizer remembers of each, and random states, as tensors by name.
+"""The content of a checkpoint: weights, the optimizer's state of each, and random states, as tensors by name.
 
 All tensors are whole, however many processes they are spread over (DDP, FSDP2), so that a checkpoint is resumed by as
 many processes or by others.

@@ -1,4 +1,4 @@
-"""What `ttcnet sft` learns: the answers of conversations, at horizons that are drawn step by step."""
+"""The task of `ttcnet sft`: learn the answers of conversations, at horizons that are drawn for each step."""
 
 from __future__ import annotations
 

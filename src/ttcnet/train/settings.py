@@ -1,4 +1,4 @@
-"""What a fine-tuning run is made of: a configuration that a TOML file or the command line fills in."""
+"""Settings of a fine-tuning run, from a TOML file or the command line."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Studies: what a longer horizon buys, what plans hold, how likely a model finds given solutions."""
+"""Studies of models: the gain of longer horizons, the content of plans, the likelihood of given solutions."""

@@ -1,4 +1,4 @@
-"""What answers questions: a model here, or a server."""
+"""The protocol of engines, and what they share: questions, answers and options of sampling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixers: what stands between the tokens of a block, and what TTC is measured against.
+"""Mixers: attention, recurrences and MLPs. They mix the tokens of a block, and are the baselines of TTC.
 
     mixer = build("gdn", 128, heads=4)                    # one signature for all KINDS; options by name
     y = mixer(x, mask=mask)                               # (batch, length, width) to the same shape

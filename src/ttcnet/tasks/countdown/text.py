@@ -1,4 +1,4 @@
-"""Puzzles as rows to train on and to be judged by."""
+"""Puzzles as rows, for training and for grading."""
 
 from __future__ import annotations
 

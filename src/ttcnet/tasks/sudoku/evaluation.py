@@ -1,4 +1,4 @@
-"""How good a Sudoku model is: in one pass and cell by cell, at one horizon or several, in few loops or many."""
+"""Accuracy of a Sudoku model: in one pass and cell by cell, at several horizons and numbers of loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of boards for training: a function of seed and step, so that a run can stop and go on anywhere."""
+"""Batches of boards for training: a function of seed and step, so that a run can be resumed at any step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How good predictions are: whole boards and single cells, overall, by the number of givens and by the rating.
+"""Accuracy of predictions: whole boards and single cells, overall, by the number of givens and by the rating.
 
 Only masked cells count, those that were blank in the puzzle. A board is right if all its masked cells are; the rate of
 cells is right masked cells over all masked cells. Intervals hold with 95 % confidence:

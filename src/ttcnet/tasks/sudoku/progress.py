@@ -1,4 +1,4 @@
-"""A progress bar with the time left, of what a model reads."""
+"""A progress bar with the time left, for boards that a model reads."""
 
 from __future__ import annotations
 

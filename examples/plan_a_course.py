@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ttcnet.errors import complaints
+from ttcnet.errors import errors_as_sentences
 from ttcnet.extras import require
 from ttcnet.lqr import LQR, Solution, solve
 
@@ -81,7 +81,7 @@ def main(
     idle = float(problem.objective(torch.zeros_like(solution.u)))
     console.print(f"Cost of this plan: {float(solution.cost):.3f}; of doing nothing: {idle:.3f}.")
     console.print(f"Optimality conditions met to {float(solution.residual(problem)):.0e}.")
-    with complaints():
+    with errors_as_sentences():
         draw(solution, out)
     console.print(f"Picture: {out}")
 

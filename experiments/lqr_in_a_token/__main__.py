@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ttcnet.command_options import usable
-from ttcnet.errors import complaints, fail
+from ttcnet.errors import errors_as_sentences, fail
 from ttcnet.terminal.progress_bars import Bar
 
 if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
@@ -63,7 +63,7 @@ def main(
 ) -> None:
     from experiments.lqr_in_a_token.training import Settings
 
-    with complaints():
+    with errors_as_sentences():
         chosen, where = names(only), usable(device)
         if jobs > 1 and len(chosen) > 1:
             apart(chosen, jobs)

@@ -23,7 +23,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from ttcnet.command_options import usable
-from ttcnet.errors import complaints, fail
+from ttcnet.errors import errors_as_sentences, fail
 from ttcnet.evaluate import wilson
 from ttcnet.nn.options import check_gain
 from ttcnet.reading import check_settings
@@ -94,7 +94,7 @@ def main(
     if task == "math" and data is None:
         raise typer.BadParameter("data must be given for math: the folder of its files.")
     chosen = runs(only)
-    with complaints():
+    with errors_as_sentences():
         if action_gain is not None:
             check_gain(action_gain)
             chosen = {name: run.louder(action_gain) for name, run in chosen.items()}

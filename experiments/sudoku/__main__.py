@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ttcnet.command_options import usable
-from ttcnet.errors import complaints
+from ttcnet.errors import errors_as_sentences
 from ttcnet.tasks.sudoku.settings import ARCHITECTURES, OF_INSERTED, TrainConfig
 from ttcnet.writing import write_json
 
@@ -112,7 +112,7 @@ def main(
     if setting not in SETTINGS:
         raise typer.BadParameter(f"setting must be one of {', '.join(SETTINGS)}; got {setting!r}.")
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # streams that may run at the same time
-    with complaints():
+    with errors_as_sentences():
         configs = runs(setting, steps, only, parse(change))
         boards, judges = read(train), {path.stem: read(path) for path in test}
         _make(configs, boards, judges, mode, out, usable(device), minutes or None)

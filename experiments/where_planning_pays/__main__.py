@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ttcnet.command_options import usable
-from ttcnet.errors import complaints
+from ttcnet.errors import errors_as_sentences
 
 if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
     from experiments.where_planning_pays.imitation import Demonstrations, Imitation
@@ -66,7 +66,7 @@ def main(
 ) -> None:
     from experiments.where_planning_pays.imitation import Demonstrations
 
-    with complaints():
+    with errors_as_sentences():
         where = usable(device)
         floats = tuple(float(rate) for rate in rates.split(","))
         for name in names(only):

@@ -148,11 +148,6 @@ def not_finite(where: str) -> NoReturn:
     fail("model", "must give finite scores", f"NaN or infinity for {where}", remedy, "bad-output")
 
 
-def is_complaint(error: BaseException) -> bool:
-    """Whether `fail` raised it: a sentence for the user, who needs no traceback."""
-    return isinstance(error, TTCNetError)
-
-
 def _is_of_memory(error: Exception) -> bool:
     """Whether memory has run out, as Python, or torch on a GPU or a CPU, say it."""
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
@@ -173,8 +168,8 @@ def _sentence(error: Exception) -> str:
 
 
 @contextmanager
-def complaints() -> Iterator[None]:
-    """Around a command: a sentence instead of a traceback, where that is all there is to say."""
+def errors_as_sentences() -> Iterator[None]:
+    """Around a command: print the sentence of an error instead of a traceback, where the sentence says enough."""
     import typer
 
     from .terminal.console import DEBUG, say
@@ -185,7 +180,7 @@ def complaints() -> Iterator[None]:
         say("Stopped. Give the command again to resume.", err=True)
         raise typer.Exit(130) from None
     except Exception as error:
-        told = isinstance(error, ImportError | OSError) or is_complaint(error) or _is_of_memory(error)
+        told = isinstance(error, ImportError | OSError | TTCNetError) or _is_of_memory(error)
         if os.environ.get(DEBUG) or not told:
             raise  # with all that is known about it, where it is a fault of ours or of a library
         say(_sentence(error), err=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import fail, is_complaint
+from .errors import TTCNetError, fail
 
 ADAPTER, PEFT = "ttc_adapter.safetensors", "adapter_config.json"  # what the folder of an adapter holds
 WEIGHTS = "adapter_model.safetensors"  # and beside the latter
@@ -60,13 +60,13 @@ def _check_tokenizer(model: str) -> None:
 
 @contextmanager
 def loading(model: str) -> Iterator[None]:
-    """While other libraries load it: what they say is wrong, as a complaint of ours. They expect files that they have
+    """While other libraries load it: what they say is wrong, as an error of ours. They expect files that they have
     written themselves, and others may make them raise anything."""
     _check_folder(model)
     try:
         yield
     except Exception as error:
-        if is_complaint(error):
+        if isinstance(error, TTCNetError):
             raise
         if "trust_remote_code" in str(error):
             rule = "must bring no code of its own, unless you say that it may run here"

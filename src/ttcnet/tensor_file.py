@@ -28,7 +28,7 @@ def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """While safetensors writes there: its complaint, of a full disk say, as an OSError."""
+    """While safetensors writes there: its error, of a full disk for example, as an OSError."""
     try:
         yield
     except SafetensorError as error:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import ttcnet
 from ttcnet.cli import app
-from ttcnet.errors import complaints
+from ttcnet.errors import errors_as_sentences
 from ttcnet.terminal import progress_bars
 from ttcnet.terminal.console import foreign, plain
 
@@ -48,7 +48,7 @@ def test_nothing_where_it_is_switched_off(monkeypatch):
 
 def test_what_the_operating_system_says_is_a_sentence(tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    with pytest.raises(typer.Exit), complaints():
+    with pytest.raises(typer.Exit), errors_as_sentences():
         (tmp_path / "file" / "inside").mkdir()
     assert capsys.readouterr().err == f"{tmp_path / 'file' / 'inside'}: Not a directory. Pass another path.\n"
 

@@ -1,4 +1,4 @@
-"""What a run of fine-tuning is given: settings, data, a model; and complaints about them."""
+"""What a run of fine-tuning is given: settings, data, a model; and errors about them."""
 
 import json
 import math
@@ -215,7 +215,7 @@ def test_rows_left_out_are_told_and_written_down(make, tmp_path, capsys):
     assert json.loads((tmp_path / "run" / "settings.json").read_text())["provenance"]["examples"]["too_long"] == 1
 
 
-def test_only_complaints_come_without_a_traceback(tmp_path, monkeypatch):
+def test_only_our_errors_come_without_a_traceback(tmp_path, monkeypatch):
     from typer.testing import CliRunner
 
     from ttcnet.cli import app

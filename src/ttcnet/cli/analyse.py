@@ -30,13 +30,13 @@ def alignment(
     trust_remote_code: Trust = False,
 ) -> None:
     """Compare the plans of TTC layers with the chain of thought that follows, of the same question and of others."""
-    from ttcnet.errors import complaints
+    from ttcnet.errors import errors_as_sentences
     from ttcnet.extras import require
     from ttcnet.model_names import check_model
     from ttcnet.terminal.console import say, tell
     from ttcnet.writing import check_output, check_picture, write_json
 
-    with complaints():
+    with errors_as_sentences():
         check_model(model, adapter)
         check_output("out", out)
         if plot is not None:

@@ -29,13 +29,13 @@ def make_command(
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
 ) -> None:
     """Make puzzles with solutions: problem, solution and answer for ttcnet sft; numbers and target for grading."""
-    from ttcnet.errors import complaints, fail, whole_number
+    from ttcnet.errors import errors_as_sentences, fail, whole_number
     from ttcnet.tasks.countdown.generator import Difficulty, make
     from ttcnet.tasks.countdown.text import row
     from ttcnet.terminal.console import say
     from ttcnet.writing import check_output, is_stream, write_lines
 
-    with complaints():
+    with errors_as_sentences():
         ends = [whole_number(end) for end in numbers.split("-")]
         fewest, most = ends[0], ends[-1]
         if len(ends) > 2 or fewest is None or most is None:

@@ -17,11 +17,11 @@ def data(
     """Make training data: fetch, normalise, drop duplicates and test problems, verify answers, sample. Run the same
     command again to resume an interrupted run."""
     from ttcnet.data.settings import Settings
-    from ttcnet.errors import complaints
+    from ttcnet.errors import errors_as_sentences
     from ttcnet.settings import from_table, read_toml
     from ttcnet.terminal.console import say, tell
 
-    with complaints():
+    with errors_as_sentences():
         given = {} if out is None else {"out": out}
         config = from_table(Settings, read_toml(settings) | given, str(settings))
         tell("Looking at the sources ...")

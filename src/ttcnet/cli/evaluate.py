@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ttcnet.command_options import Device, Trust, numbers, usable
-from ttcnet.errors import complaints, fail
+from ttcnet.errors import errors_as_sentences, fail
 from ttcnet.locking import owned
 from ttcnet.model_names import check_model
 from ttcnet.terminal.console import say, show, tell
@@ -65,7 +65,7 @@ def math_command(
 ) -> None:
     """Accuracy on mathematics or any other task, with intervals. Run the same command again to resume. On several
     GPUs: accelerate launch -m ttcnet.cli eval math ..."""
-    with complaints():
+    with errors_as_sentences():
         from ttcnet.tasks import find
 
         _check(model, adapter, server, device)
@@ -131,7 +131,7 @@ def scaling_command(
 ) -> None:
     """Accuracy against the horizon of TTC layers; and against best of n (chosen by the model's own log-likelihood),
     self-consistency and tree of thoughts, with the tokens and seconds of each. Run the same command again to resume."""
-    with complaints():
+    with errors_as_sentences():
         from ttcnet.extras import require
         from ttcnet.tasks import find
 
@@ -171,7 +171,7 @@ def show_command(
     horizon: Annotated[int | None, typer.Option(help="One horizon.")] = None,
 ) -> None:
     """Page through answers: Enter for the next, p for the previous, q to quit."""
-    with complaints():
+    with errors_as_sentences():
         from rich.console import Console
 
         from ttcnet.evaluate.runs.show import chosen, page_through, pages

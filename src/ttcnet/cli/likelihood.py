@@ -26,9 +26,9 @@ def likelihood(
     trust_remote_code: Trust = False,
 ) -> None:
     """Log-likelihood of given solutions under a model, per token and per solution, with intervals."""
-    from ttcnet.errors import complaints
+    from ttcnet.errors import errors_as_sentences
 
-    with complaints():
+    with errors_as_sentences():
         from itertools import islice
 
         from rich.console import Console

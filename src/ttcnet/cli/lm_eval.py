@@ -43,13 +43,13 @@ def lm(
 ) -> None:
     """Evaluate a language model with lm-evaluation-harness. On several GPUs: accelerate launch -m ttcnet.cli eval lm
     ..."""
-    from ttcnet.errors import complaints
+    from ttcnet.errors import errors_as_sentences
     from ttcnet.extras import require
     from ttcnet.model_names import check_model
     from ttcnet.terminal.console import say, tell
     from ttcnet.writing import check_folder
 
-    with complaints():
+    with errors_as_sentences():
         check_model(model, adapter)
         check_folder("out", out)
         tell("Starting lm_eval ...")

@@ -71,14 +71,14 @@ def sft(
 ) -> None:
     """Fine-tune a language model, with TTC layers inserted. Killed runs resume from their last checkpoint when
     the command is given again; SIGTERM makes one first. On several GPUs: accelerate launch -m ttcnet.cli sft ..."""
-    from ttcnet.errors import complaints, fail
+    from ttcnet.errors import errors_as_sentences, fail
     from ttcnet.extras import require
     from ttcnet.model_names import check_model
     from ttcnet.reading import is_file, rows
     from ttcnet.settings import from_table
     from ttcnet.terminal.console import say, tell
 
-    with complaints():
+    with errors_as_sentences():
         config = from_table(FineTuning, _values(settings, _given(context)), str(settings or "the command line"))
         check_model(config.model)
         if is_file(config.data) and next(rows(config.data), None) is None:

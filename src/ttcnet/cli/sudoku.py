@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ttcnet.command_options import Device, numbers
-from ttcnet.errors import complaints, fail
+from ttcnet.errors import errors_as_sentences, fail
 from ttcnet.tasks.sudoku.loading import load
 from ttcnet.terminal.console import say
 from ttcnet.writing import check_output
@@ -63,7 +63,7 @@ def eval_command(
 
     from ttcnet.tasks.sudoku.data import read
 
-    with complaints():
+    with errors_as_sentences():
         horizons, times = numbers("horizon", horizon) or (None,), numbers("loops", loops) or (None,)
         if 0 in times:
             fail("loops", "must be 1 or more", 0, "Pass 1 to apply the blocks once.", "too-small")
@@ -113,7 +113,7 @@ def probe_command(
 
     from ttcnet.tasks.sudoku.data import read
 
-    with complaints():
+    with errors_as_sentences():
         steps = numbers("step", step)
         learnt, held_out = read(train)[:limit], read(test)[:limit]
         check_output("out", out)

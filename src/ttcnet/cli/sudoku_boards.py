@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ttcnet.errors import complaints, fail, whole_number
+from ttcnet.errors import errors_as_sentences, fail, whole_number
 from ttcnet.terminal.console import say
 from ttcnet.writing import check_output
 
@@ -30,7 +30,7 @@ def generate(
     from ttcnet.tasks.sudoku.generator import generate as make
     from ttcnet.terminal.progress_bars import Bar
 
-    with complaints():
+    with errors_as_sentences():
         check_output("out", out)
         wish: dict[str, Any] = {"givens": _span("givens", givens), "guesses": _span("guesses", guesses)}
         with Bar(console=Console(stderr=True), transient=True) as progress:
@@ -50,7 +50,7 @@ def rate(
     from ttcnet.tasks.sudoku.metrics import BANDS, span
     from ttcnet.writing import write_bytes
 
-    with complaints():
+    with errors_as_sentences():
         boards = read(data)
         check_output("out", out)
         ratings = rated(boards)

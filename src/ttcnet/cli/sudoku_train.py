@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ttcnet.command_options import Device, usable
-from ttcnet.errors import complaints
+from ttcnet.errors import errors_as_sentences
 from ttcnet.extras import require
 from ttcnet.tasks.sudoku.settings import ARCHITECTURES, TrainConfig
 from ttcnet.terminal.console import say, tell
@@ -62,7 +62,7 @@ def train(
     accelerate launch -m ttcnet.cli sudoku train ..."""
     from ttcnet.tasks.sudoku.data import read
 
-    with complaints():
+    with errors_as_sentences():
         config = TrainConfig(
             architecture, steps, batch, lr, final_lr,
             weight_decay=weight_decay, dropout=dropout, augmentation=augmentation, ema=ema, horizon=horizon,

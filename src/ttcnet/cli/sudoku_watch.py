@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ttcnet.command_options import Device
-from ttcnet.errors import complaints
+from ttcnet.errors import errors_as_sentences
 from ttcnet.tasks.sudoku.loading import load
 from ttcnet.terminal.console import say
 from ttcnet.writing import check_picture
@@ -31,7 +31,7 @@ def solve(
     from ttcnet.tasks.sudoku.grid import draw, parse
     from ttcnet.tasks.sudoku.solver import conflicts, solutions, verdict
 
-    with complaints():
+    with errors_as_sentences():
         board = parse(puzzle)
         warning, truth = verdict(board), solutions(board, limit=2)
         if warning:
@@ -80,7 +80,7 @@ def demo(
     from ttcnet.extras import require
     from ttcnet.tasks.sudoku.generator import generate
 
-    with complaints():
+    with errors_as_sentences():
         require("matplotlib", "models,plot", "ttcnet sudoku demo")
         check_picture("picture", picture)
         made = [generate(1, givens=(n, n), seed=seed + k) for k, n in enumerate(givens or ())]
@@ -115,7 +115,7 @@ def play(
     device: Device = "auto",
 ) -> None:
     """Serve a local page: choose or type a puzzle, watch it settle or being solved, drag loops and horizon."""
-    with complaints():
+    with errors_as_sentences():
         net = load(model, device)
         from ttcnet.tasks.sudoku.page_server import serve
 

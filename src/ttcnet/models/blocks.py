@@ -14,7 +14,7 @@ from ttcnet.nn.mixers import Mixer, State
 from .attention import Attending
 from .cache import MixerCache
 from .configuration import TTCNetConfig
-from .pattern import TTC, BlockPlan
+from .pattern import TTC, BlockSpec
 
 
 def ttc_options(config: TTCNetConfig) -> dict[str, Any]:
@@ -57,16 +57,16 @@ class Recall(nn.Module):
 class Block(GradientCheckpointingLayer):  # type: ignore[misc, unused-ignore]
     """x + mixer(norm(x)), then the inserted layers, then x + mlp(norm(x))."""
 
-    def __init__(self, config: TTCNetConfig, plan: BlockPlan, first: int) -> None:
+    def __init__(self, config: TTCNetConfig, spec: BlockSpec, first: int) -> None:
         super().__init__()
         width, eps = config.hidden_size, config.norm_eps
-        options = {"heads": config.num_attention_heads, **(config.mixer_options or {}).get(plan.mixer, {})}
+        options = {"heads": config.num_attention_heads, **(config.mixer_options or {}).get(spec.mixer, {})}
         self.first = first  # the number of this block's first mixer in the cache
-        self.every, self.each = plan.every, plan.each
+        self.every, self.each = spec.every, spec.each
         self.dropout = config.dropout
         self.mixer_norm = nn.RMSNorm(width, eps=eps)
-        self.mixer = mixers.build(plan.mixer, width, causal=config.causal, **options)
-        self.inserted = nn.ModuleList(inserted(config, kind) for kind in plan.inserted)
+        self.mixer = mixers.build(spec.mixer, width, causal=config.causal, **options)
+        self.inserted = nn.ModuleList(inserted(config, kind) for kind in spec.inserted)
         self.mlp_norm = nn.RMSNorm(width, eps=eps)
         self.mlp = mixers.build("mlp", width, heads=1, inner=config.intermediate_size)
 

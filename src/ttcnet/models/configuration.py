@@ -13,7 +13,7 @@ from ttcnet.errors import fail
 from ttcnet.nn.mixers import KINDS
 from ttcnet.nn.options import SUPERVISION, check_context, check_homogeneous, say_context_of_before
 
-from .pattern import TTC, BlockPlan, blocks_of, interleaved
+from .pattern import TTC, BlockSpec, blocks_of, interleaved
 
 SIZES = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
@@ -128,7 +128,7 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
         return super().from_dict(config_dict, **kwargs)
 
     @property
-    def blocks(self) -> list[BlockPlan]:
+    def blocks(self) -> list[BlockSpec]:
         """What every block is made of."""
         layers = self.num_hidden_layers
         return blocks_of(self.pattern or interleaved(self.interleave, layers, self.mixer, self.insert, self.loops))
@@ -136,8 +136,8 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
     @property
     def attends(self) -> bool:
         """Whether tokens are mixed by attention alone, in every block and with one window."""
-        mixers = {plan.mixer for plan in self.blocks}
-        inserted = {kind for plan in self.blocks for kind in plan.inserted} - {TTC, "mlp"}
+        mixers = {spec.mixer for spec in self.blocks}
+        inserted = {kind for spec in self.blocks for kind in spec.inserted} - {TTC, "mlp"}
         return self.causal and mixers == {"attention"} and inserted <= mixers and len(self._windows) == 1
 
     @property
@@ -157,7 +157,7 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
     @property
     def _attention(self) -> set[str]:
         """The names of attention in `mixer_options`."""
-        kinds = {plan.mixer for plan in self.blocks} | {f"+{kind}" for plan in self.blocks for kind in plan.inserted}
+        kinds = {spec.mixer for spec in self.blocks} | {f"+{kind}" for spec in self.blocks for kind in spec.inserted}
         return kinds & {"attention", "+attention"}
 
     @classmethod
@@ -223,8 +223,8 @@ def check(config: TTCNetConfig) -> None:
 
 
 def _check_loops(config: TTCNetConfig) -> None:
-    for plan in config.blocks:
-        for name, every in zip(plan.names, (plan.every, *plan.each), strict=True):
+    for spec in config.blocks:
+        for name, every in zip(spec.names, (spec.every, *spec.each), strict=True):
             if every > config.loops:
                 remedy = f"Pass loops={every} or more, or leave {name.partition('@')[0]} without a number."
                 fail("pattern", f"must name passes among the {config.loops} loops", repr(name), remedy, "out-of-range")
@@ -248,8 +248,8 @@ def _check_options(config: TTCNetConfig) -> None:
     if not isinstance(given, dict) or not all(isinstance(options, dict) for options in given.values()):
         remedy = 'Pass {"attention": {"qk_norm": True}}, say.'
         fail("mixer_options", "must be dictionaries by kind of mixer", repr(given), remedy, "type")
-    used = {plan.mixer for plan in config.blocks}
-    used |= {f"+{kind}" for plan in config.blocks for kind in plan.inserted if kind != TTC}
+    used = {spec.mixer for spec in config.blocks}
+    used |= {f"+{kind}" for spec in config.blocks for kind in spec.inserted if kind != TTC}
     for name, options in given.items():
         if name.removeprefix("+") not in KINDS:
             rule = f"must be of {', '.join(KINDS)}, or of those with a plus"

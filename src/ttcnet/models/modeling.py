@@ -65,9 +65,9 @@ class TTCNetModel(TTCNetPreTrainedModel):
         if config.grid is not None:
             self.embed_grid = nn.Embedding(3 * config.grid, width)  # rows, columns, boxes
         blocks, first = [], 0
-        for plan in config.blocks:
-            blocks.append(Block(config, plan, first))
-            first += 1 + len(plan.inserted)
+        for spec in config.blocks:
+            blocks.append(Block(config, spec, first))
+            first += 1 + len(spec.inserted)
         self.layers = nn.ModuleList(blocks)
         self.recall = Recall(config) if config.recall else None
         self.mixers = first  # entries of the cache for every loop

@@ -24,7 +24,7 @@ from ttcnet.nn.options import TTC as TTC
 from ttcnet.nn.options import parse_interleave
 
 
-class BlockPlan(NamedTuple):
+class BlockSpec(NamedTuple):
     """A block: its mixer, and the layers inserted between it and the MLP; every how many passes the block, and each
     inserted layer, is at work."""
 
@@ -60,10 +60,10 @@ def interleaved(interleave: str | None, blocks: int, mixer: str, insert: str = T
     return pattern
 
 
-def blocks_of(pattern: list[str]) -> list[BlockPlan]:
+def blocks_of(pattern: list[str]) -> list[BlockSpec]:
     """The blocks of a pattern, checked."""
     known = f"{', '.join(KINDS)}, and inserted: {TTC}, {', '.join(f'+{kind}' for kind in KINDS)}"
-    plans: list[BlockPlan] = []
+    specs: list[BlockSpec] = []
     for name in pattern:
         whole, _, number = name.partition("@")
         kind = whole.removeprefix("+")
@@ -74,13 +74,13 @@ def blocks_of(pattern: list[str]) -> list[BlockPlan]:
         if kind not in KINDS and kind != TTC:
             fail("pattern", "must be made of known layers", repr(name), f"Known are: {known}.", "unknown-name")
         if whole == kind != TTC:
-            plans.append(BlockPlan(kind, (), every))
-        elif not plans:
+            specs.append(BlockSpec(kind, (), every))
+        elif not specs:
             remedy = "Put 'attention' first, say."
             fail("pattern", "must start with a mixer that opens a block", repr(name), remedy, "format")
         else:
-            last = plans[-1]
-            plans[-1] = last._replace(inserted=(*last.inserted, kind), each=(*last.each, every))
-    if not plans:
+            last = specs[-1]
+            specs[-1] = last._replace(inserted=(*last.inserted, kind), each=(*last.each, every))
+    if not specs:
         fail("pattern", "must have a block", repr(pattern), "Pass ['attention'], say, or interleave='8:1'.", "format")
-    return plans
+    return specs

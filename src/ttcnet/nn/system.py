@@ -10,7 +10,7 @@ step costs what the others do. Nothing is scaled to a fixed size: what the token
 D² is diagonal: the pace of each state, learned. A pace of 1/32 is that of a continuous system in steps of 1/32, whose
 plans still change at horizons of 32. Paces start between 1 and 1/32. Were all of them 1, plans would look the same from
 about four steps on, no gradient would lead from there to slow systems, and a rate that suits fast ones would throw slow
-ones about: docs/where-planning-pays.md, third round.
+ones about: "Where planning pays" in the documentation, third round.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable, make_table
 
 from ttcnet.environment import commit, provenance
-from ttcnet.errors import check_integer, fail, is_complaint
+from ttcnet.errors import TTCNetError, check_integer, fail
 from ttcnet.locking import owned
 from ttcnet.model_names import loading, reason
 from ttcnet.models.loading import check_files
@@ -139,7 +139,7 @@ def _tasks(settings: LMEvalConfig, run_code: bool) -> list[Any]:
             rule = "must have data that can be read"
             fail("tasks", rule, f"{name}: {' '.join(str(error).split())}", remedy, "bad-task")
         except Exception as error:  # lm_eval takes what is in the file for a task, and raises anything
-            if is_complaint(error):
+            if isinstance(error, TTCNetError):
                 raise
             remedy = "Correct the file."
             fail("tasks", "must be tasks that lm_eval can load", f"{name}: {reason(error)}", remedy, "bad-task")
@@ -159,13 +159,13 @@ def _depth(path: Path) -> int:
 
 @contextmanager
 def _asking(tasks: tuple[str, ...]) -> Iterator[None]:
-    """While lm_eval takes tasks and their data as it finds them: what it raises, as a complaint of ours."""
+    """While lm_eval takes tasks and their data as it finds them: what it raises, as an error of ours."""
     try:
         yield
     except (OSError, MemoryError, torch.OutOfMemoryError):
         raise  # nothing of the tasks'
     except Exception as error:
-        if is_complaint(error):
+        if isinstance(error, TTCNetError):
             raise
         remedy = "Correct the task or its data."
         rule = "must be such as lm_eval can ask of this model"

@@ -1,6 +1,7 @@
 """Linear-quadratic control: many small problems at once, solved exactly and differentiated.
 
     solve(LQR(...))                   general problems: actions, states, co-states and cost
+    solve_constrained(LQR(...), ...)  the same within bounds and linear inequalities
     dare(A, B, Q, R)                  the best constant feedback for a horizon without end
     ilqr(dynamics, cost, h0, T)       nonlinear dynamics, other costs and bounds on actions
     plan(ModulatedLQR(...), horizon)  the first action of every problem of a family whose matrices decay over time
@@ -9,6 +10,7 @@
 Needs torch, and knows nothing of neural networks.
 """
 
+from .constrained import ConstrainedSolution, solve_constrained
 from .dare import Regulator, dare
 from .ilqr import ilqr
 from .plan import backends, plan
@@ -21,6 +23,7 @@ from .trajectory import Trajectory
 
 __all__ = [
     "LQR",
+    "ConstrainedSolution",
     "ModulatedLQR",
     "Regulator",
     "Solution",
@@ -32,4 +35,5 @@ __all__ = [
     "ilqr",
     "plan",
     "solve",
+    "solve_constrained",
 ]

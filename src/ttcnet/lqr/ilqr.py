@@ -51,7 +51,8 @@ def ilqr(
             Functions get them without these dimensions.
         u: actions to start from, (..., T, m); None starts from zero, moved into the bounds, and needs `action_size`.
         action_size: m, where `u` is not given.
-        u_min, u_max: bounds of the actions, numbers or tensors that broadcast to (..., T, m).
+        u_min: lower bounds of the actions, a number or a tensor that broadcasts to (..., T, m).
+        u_max: upper bounds, likewise.
         max_iterations: of which each is one solve.
         tolerance: of `Trajectory.residual`. None means 1e-6 in float64 and 1e-3 in float32.
         check: whether to raise if the first trajectory is not finite, and to warn if a problem does not converge.

@@ -73,11 +73,14 @@ def solve_constrained(
 
     Args:
         problem: one LQR or a batch, with a horizon of 1 or more. Solved in float64, returned in its own dtype.
-        u_min, u_max: bounds of u_1..u_T: numbers, or tensors that broadcast to (..., T, m); infinite for none.
-        h_min, h_max: bounds of h_1..h_T, likewise to (..., T, n).
-        C, D, d: inequalities C_t h_t + D_{t+1} u_{t+1} <= d_t for t = 0..T, where the last has no action. They
-            broadcast to (..., T+1, k, n), (..., T, k, m) and (..., T+1, k). C or D may be None, for zero; without D,
-            the first, which h_0 alone decides, is left out.
+        u_min: lower bounds of u_1..u_T, a number or a tensor that broadcasts to (..., T, m); -inf for none.
+        u_max: upper bounds of u_1..u_T, likewise; inf for none.
+        h_min: lower bounds of h_1..h_T, likewise to (..., T, n).
+        h_max: upper bounds of h_1..h_T.
+        C: of the inequalities C_t h_t + D_{t+1} u_{t+1} <= d_t for t = 0..T, where the last has no action. It
+            broadcasts to (..., T+1, k, n); None is zero.
+        D: broadcasts to (..., T, k, m); None is zero, and leaves out the first inequality, which h_0 alone decides.
+        d: broadcasts to (..., T+1, k).
         start: the solution of a similar problem with the same kinds of constraints, to start from.
         max_iterations: of which each is two solves.
         tolerance: of `ConstrainedSolution.residual`.

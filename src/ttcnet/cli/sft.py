@@ -22,10 +22,10 @@ KEYS = (
 def sft(
     context: typer.Context,
     settings: Annotated[
-        Path | None, typer.Argument(help="TOML file with the settings of the run; options go before what it says.")
+        Path | None, typer.Argument(help="TOML file with the settings of the run; options override them.")
     ] = None,
     variant: Annotated[
-        list[str] | None, typer.Option(help="Of the file: take its settings of this name; may be given again.")
+        list[str] | None, typer.Option(help="Apply the file's variant of this name; may be given several times.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="Folder or name of the Hub.")] = None,
     data: Annotated[str | None, typer.Option(help="JSON Lines file, plain or gzip, or owner/name of the Hub.")] = None,
@@ -33,40 +33,46 @@ def sft(
         str | None,
         typer.Option(help="Folder of the run. A run that is there resumes; more --steps or --epochs extend it."),
     ] = None,
-    split: Annotated[str, typer.Option(help="Of a dataset of the Hub.")] = FineTuning.split,
+    split: Annotated[str, typer.Option(help="Split of a dataset of the Hub.")] = FineTuning.split,
     system: Annotated[str | None, typer.Option(help="System prompt of rows that have none; no prompt if none.")] = None,
     insert: Annotated[str, typer.Option(help="ttc, a mixer in its place, or none for plain fine-tuning.")] = INSERT,
     every: Annotated[str, typer.Option(help="Insert into the last of every so many layers: 8, or 16:2.")] = EVERY,
     heads: Annotated[int, typer.Option(min=1, help="Heads of the inserted layers.")] = HEADS,
     train: Annotated[str, typer.Option(help="inserted, all or lora.")] = FineTuning.train,
-    lora_rank: Annotated[int, typer.Option(help="Of LoRA.")] = FineTuning.lora_rank,
+    lora_rank: Annotated[int, typer.Option(help="Rank of LoRA.")] = FineTuning.lora_rank,
     horizon: Annotated[
-        str, typer.Option(help="Drawn every step: pln:8,0.1,32, uniform:1,32 or fixed:8.")
+        str, typer.Option(help="Sampler of the horizon of each step: pln:8,0.1,32, uniform:1,32 or fixed:8.")
     ] = FineTuning.horizon,
     lr: Annotated[float, typer.Option(help="Highest learning rate; it ends at a tenth.")] = FineTuning.lr,
-    inserted_lr: Annotated[float | None, typer.Option(help="That of inserted layers; --lr if none.")] = None,
-    warm_up: Annotated[float, typer.Option(help="Share of the steps in which it rises.")] = FineTuning.warm_up,
-    weight_decay: Annotated[float, typer.Option(help="AdamW's.")] = FineTuning.weight_decay,
-    batch: Annotated[int, typer.Option(help="Examples in a step, over all devices.")] = FineTuning.batch,
-    device_batch: Annotated[int, typer.Option(help="Examples at a time on a device.")] = FineTuning.device_batch,
+    inserted_lr: Annotated[
+        float | None, typer.Option(help="Highest learning rate of inserted layers; --lr if none.")
+    ] = None,
+    warm_up: Annotated[
+        float, typer.Option(help="Share of the steps in which the learning rate rises.")
+    ] = FineTuning.warm_up,
+    weight_decay: Annotated[float, typer.Option(help="Weight decay of AdamW.")] = FineTuning.weight_decay,
+    batch: Annotated[int, typer.Option(help="Examples per step, over all devices.")] = FineTuning.batch,
+    device_batch: Annotated[
+        int, typer.Option(help="Examples that a device computes at a time.")
+    ] = FineTuning.device_batch,
     epochs: Annotated[float, typer.Option(help="Passes over the data.")] = FineTuning.epochs,
     steps: Annotated[int | None, typer.Option(help="Steps, instead of epochs; those of the epochs if none.")] = None,
     max_length: Annotated[
         int | None, typer.Option(help="Leave out rows of more tokens, and count them; if none, a long row is an error.")
     ] = None,
     packing: Annotated[
-        bool, typer.Option(help="Several rows in a sequence, blind to each other.")
+        bool, typer.Option(help="Put several rows into a sequence; they do not see each other.")
     ] = FineTuning.packing,
     bf16: Annotated[bool, typer.Option(help="Compute in bfloat16.")] = FineTuning.bf16,
     check_pointing: Annotated[
         bool, typer.Option(help="Recompute activations, to save memory.")
     ] = FineTuning.check_pointing,
-    compiled: Annotated[bool, typer.Option(help="torch.compile.")] = FineTuning.compiled,
+    compiled: Annotated[bool, typer.Option(help="Use torch.compile.")] = FineTuning.compiled,
     save_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = FineTuning.save_every,
     keep: Annotated[int, typer.Option(help="Checkpoints to keep, the last ones.")] = FineTuning.keep,
     log_every: Annotated[int, typer.Option(help="Steps between lines of the log.")] = FineTuning.log_every,
     report_to: Annotated[str, typer.Option(help="none, tensorboard, wandb, ...")] = FineTuning.report_to,
-    seed: Annotated[int, typer.Option(help="Of weights, order and horizons.")] = FineTuning.seed,
+    seed: Annotated[int, typer.Option(help="Seed of weights, order and horizons.")] = FineTuning.seed,
     trust_remote_code: Trust = False,
 ) -> None:
     """Fine-tune a language model, with TTC layers inserted. Killed runs resume from their last checkpoint when

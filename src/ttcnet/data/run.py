@@ -53,7 +53,7 @@ def _run(settings: Settings) -> Path:
 
 
 def stages(settings: Settings) -> Iterator[StageSpec]:
-    """All stages, each on what the one before it kept. Verification comes late, for it is dear."""
+    """All stages, each on what the one before it kept. Verification comes late, because it is expensive."""
     before = []
     for source in settings.sources:
         before.append(f"fetch-{source.name}")

@@ -14,17 +14,17 @@ Parts = str | list[str]  # a field of a row, as in "messages.0.content", or seve
 
 @dataclass(frozen=True)
 class Source:
-    """Rows, and where they hold what. A part that is not named is looked for under its usual names.
+    """Rows, and the fields that hold their parts. A part without a field is looked for under its usual names.
 
     Args:
-        data: JSON Lines file, plain or gzip, or owner/name of the Hub.
-        name: by which rows, counts and quotas call it; the name of the file or dataset if not given.
-        subset: of a dataset of the Hub.
-        split: likewise.
-        revision: likewise.
-        problem: the field that holds it, or several to be joined; "a.0.b" reaches into objects and lists.
-        solution: likewise.
-        answer: likewise.
+        data: a JSON Lines file, plain or gzip, or owner/name of the Hub.
+        name: its name in rows, counts and quotas; by default that of the file or dataset.
+        subset: the subset of a dataset of the Hub.
+        split: the split of a dataset of the Hub.
+        revision: the revision of a dataset of the Hub.
+        problem: the field that holds the problem, or several to be joined; "a.0.b" reaches into objects and lists.
+        solution: the field of the solution, likewise.
+        answer: the field of the answer, likewise.
     """
 
     data: str
@@ -48,12 +48,12 @@ class Source:
 
 @dataclass(frozen=True)
 class Exact:
-    """Copies that differ in looks alone."""
+    """Drop copies that differ in notation alone."""
 
 
 @dataclass(frozen=True)
 class Near:
-    """Near copies: problems whose sets of three tokens in a row have this Jaccard similarity."""
+    """Drop near copies: problems whose sets of three tokens in a row have at least this Jaccard similarity."""
 
     threshold: float = 0.7
     seed: int = 0
@@ -66,7 +66,7 @@ class Near:
 
 @dataclass(frozen=True)
 class Decontaminate:
-    """Rows that share so many words in a row with a test problem are dropped."""
+    """Drop rows that share this many words in a row with a test problem."""
 
     tests: list[Source] = field(default_factory=list, metadata={"key": "test"})
     words: int = 13
@@ -78,13 +78,13 @@ class Decontaminate:
 
 @dataclass(frozen=True)
 class Verify:
-    """A model solves every problem anew, up to `rounds` times; rows with `agree` answers like theirs are kept. The
+    """A model solves every problem up to `rounds` times. Rows that it answers as they do `agree` times are kept. The
     number of rounds is the paper's.
 
     Args:
-        url: of a server that speaks OpenAI's protocol; may change between runs, as may `concurrent`.
-        model: its name there.
-        concurrent: problems at a time.
+        model: the model's name on the server.
+        url: the address of a server with OpenAI's protocol. It can change when a run is resumed; so can `concurrent`.
+        concurrent: how many problems are asked at a time.
     """
 
     model: str
@@ -109,7 +109,7 @@ class Verify:
 
 @dataclass(frozen=True)
 class Sample:
-    """At most `rows` rows, drawn at random after at most so many of a source as `quotas` says; None: all."""
+    """Draw at most `rows` rows at random, and of each source at most its quota; None is all."""
 
     rows: int | None = None
     seed: int = 0
@@ -124,10 +124,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Settings:
-    """A run. A stage that is None is left out.
+    """Settings of a run. A stage that is None is left out.
 
     Args:
-        out: folder of the run.
+        out: the folder of the run.
+        sources: where rows come from; of several copies, the first is kept.
     """
 
     out: str

@@ -16,30 +16,31 @@ TRAINED = ("inserted", "all", "lora")
 
 @dataclass(frozen=True)
 class FineTuning:
-    """A run. The defaults are the paper's.
+    """Settings of a fine-tuning run. The defaults are the paper's.
 
     Args:
         model: a folder or a name of the Hub.
-        data: JSON Lines file, or a dataset of the Hub; see `ttcnet.train.examples`.
-        out: folder of the run.
-        split: of a dataset of the Hub.
-        system: a system prompt for every row that has none.
+        data: a JSON Lines file or a dataset of the Hub; see `ttcnet.train.examples`.
+        out: the folder of the run.
+        split: the split of a dataset of the Hub.
+        system: the system prompt of rows that have none.
         adapter: fields of `ttcnet.adapter.TTCAdapterConfig`; None inserts nothing (plain fine-tuning).
-        train: "inserted" trains the inserted layers alone, "all" the base too, "lora" adds PEFT's LoRA to the base.
-        lora_rank: of LoRA.
-        horizon: a sampler of horizons, one draw a step; see `ttcnet.nn.horizon`. For TTC layers.
-        lr: the highest learning rate. It rises over `warm_up` of the steps and falls by a cosine to a tenth.
-        inserted_lr: that of the inserted layers, which start from nothing and may have to learn faster; None: `lr`.
-        batch: examples (or packs) in a step, over all devices; `device_batch` of them at a time on each.
-        epochs: passes over the data; `steps`, where given, counts instead.
-        max_length: rows of more tokens are left out; None: a row that the model cannot take is an error. Also the size
-            of a pack.
-        packing: several rows in a sequence, which do not see each other.
-        bf16: compute in bfloat16, weights in float32.
+        train: "inserted" trains the inserted layers alone, "all" the base model too, "lora" adds PEFT's LoRA to the
+            base model.
+        lora_rank: the rank of LoRA.
+        horizon: a sampler of horizons for TTC layers, drawn once per step; see `ttcnet.nn.horizon`.
+        lr: the highest learning rate. It rises over the share `warm_up` of the steps and falls by a cosine to a tenth.
+        inserted_lr: the highest learning rate of the inserted layers, whose output starts at zero; None is `lr`.
+        batch: examples (or packs) per step, over all devices; each device computes `device_batch` of them at a time.
+        epochs: passes over the data. `steps` replaces it, if given.
+        max_length: leave out rows of more tokens, and the size of a pack. None: a row that is too long for the model
+            is an error.
+        packing: put several rows into a sequence; they do not see each other.
+        bf16: compute in bfloat16, with weights in float32.
         check_pointing: recompute activations in the backward pass, to save memory.
-        compiled: torch.compile.
-        save_every: steps between checkpoints, of which the last `keep` are kept.
-        report_to: where transformers reports to: none, tensorboard, wandb, ...
+        compiled: use torch.compile.
+        save_every: steps between checkpoints. The last `keep` of them are kept.
+        report_to: a tracker of transformers: none, tensorboard, wandb, ...
     """
 
     model: str

@@ -27,24 +27,24 @@ SIZES = {"heads": 1, "state_size": 1, "action_size": 1, "rank": 1, "horizon": 0}
 
 @dataclass(frozen=True)
 class TTCAdapterConfig:
-    """What to insert, and where.
+    """Which layers are inserted, and where.
 
     Args:
         every: 8 inserts a layer into the last of every 8 decoder layers, between attention and MLP; "16:2" inserts 2
             into the last of every 16.
         insert: "ttc", or a mixer in its place, one of `ttcnet.nn.mixers.KINDS`, with as many parameters.
-        heads: problems that a token plans in a layer; heads of a mixer in TTC's place.
+        heads: problems per token of a TTC layer; heads of a mixer in its place.
         state_size: n, the size of a problem's state.
         action_size: m, the size of its action; None means n.
         rank: number of basis matrices.
         context: what problems are written from: "token", or "head" as in the paper's text.
-        horizon: steps to look ahead; see `set_horizon`.
+        horizon: steps that a plan looks ahead; see `set_horizon`.
         time_homogeneous: the problem is the same at every step of the horizon (an ablation of the paper): "pure", or
-            True as in runs of before; see `TTCLayer`.
-        dropout: share of what a layer adds that is dropped in training.
-        zero_init: start with an output of zero, so that the model starts unchanged.
-        action_gain: of TTC layers, what the weights of the norm of their actions start at. More lets their outputs
-            learn faster than the rest of them.
+            True as in earlier runs; see `TTCLayer`.
+        dropout: dropout on the output of a layer in training.
+        zero_init: the output of the layers starts at zero, so that the model starts unchanged.
+        action_gain: initial weights of the norm of TTC's actions. A larger value lets the output learn faster than the
+            rest of a layer.
 
     Examples:
         >>> TTCAdapterConfig(every="4:2", heads=8).places(8)

@@ -30,33 +30,33 @@ PARTS: tuple[tuple[str, type[nn.Module]], ...] = (
 
 
 class TTCLayer(nn.Module):
-    """Test-time control: every token writes down a small optimal-control problem and takes its first optimal action.
+    """Test-time control: every token writes small optimal-control problems and takes their first optimal actions.
 
         x + W_out norm(plan(context(W norm(x))))          the last norm is left out with context "system"
 
-    It works on each token by itself: nothing crosses tokens, so caches, packing and padding need no care.
+    The layer works on each token by itself, so caches, packing and padding need no care.
 
     Args:
         width: size of a token.
-        heads: problems a token plans, each with a state of its own.
+        heads: problems per token, each with its own state.
         state_size: n, the size of a head's state.
         action_size: m, the size of a head's action; None means n.
         rank: number of basis matrices that B, and likewise Q, are combined from.
         context: what a head's problem is written from: "token", the whole token, or "head", its own state alone, as the
             paper's text has it. "system" is the whole token too, and another problem: dense dynamics, the same at every
-            step, and actions whose size counts. It is for tokens that tell of a system to act in.
-        horizon: steps to look ahead, where a call does not say otherwise.
-        dropout: share of what is added to x that is dropped in training.
-        zero_init: start W_out at zero, so that the layer starts as the identity: for pretrained models.
-        action_gain: what the weights of the norm of the actions start at. More lets W_out have more effect, and learn
-            faster than the rest of the layer.
-        time_homogeneous: let the problem be the same at every step of the horizon (an ablation of the paper). "pure"
-            changes nothing but the decays; True has another activation of a besides, as all layers of before.
-        eps: of the norms.
-        backend: of `ttcnet.lqr.plan`.
-        device: of the parameters; None is torch's default. On "meta" they take no memory: `layer.to_empty(device=...)`,
-            then `layer.reset_parameters()`.
-        dtype: of the parameters; None is torch's default. Problems are planned in float32 or float64 whatever it is.
+            step, and actions whose size counts. It is for tokens that describe a system to act in.
+        horizon: steps that a plan looks ahead, unless a call gives its own.
+        dropout: dropout on the layer's output in training.
+        zero_init: start W_out at zero, so that the layer starts as the identity. Use it in pretrained models.
+        action_gain: initial weights of the norm of the actions. A larger value gives W_out more effect, and lets it
+            learn faster than the rest of the layer.
+        time_homogeneous: the problem is the same at every step of the horizon (an ablation of the paper). "pure"
+            removes the decays and changes nothing else. True also changes the activation of a, as in earlier layers.
+        eps: epsilon of the norms.
+        backend: the backend of `ttcnet.lqr.plan`.
+        device: device of the parameters; None is torch's default. On "meta" they take no memory: call
+            `layer.to_empty(device=...)`, then `layer.reset_parameters()`.
+        dtype: dtype of the parameters; None is torch's default. Plans are computed in float32 or float64 anyway.
 
     Examples:
         >>> import torch

@@ -32,13 +32,18 @@ GRADING_THREADS = min(8, os.cpu_count() or 1)
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What to ask: every example at every horizon, `samples` times.
+    """Settings of an evaluation. It asks every example at every horizon, `samples` times.
 
     Args:
-        name: of the run.
-        examples: those of the task, or the first of them.
-        horizons: of TTC layers; (None,) if the engine has none to set.
+        name: the name of the run.
+        task: the task that makes prompts and grades answers.
+        examples: the examples of the task, or the first of them.
+        horizons: horizons of TTC layers; (None,) if the engine has none.
+        samples: answers per example and horizon.
+        temperature: 0 is greedy.
+        max_tokens: of an answer.
         system: the system prompt; empty for none.
+        seed: from which every sample's own seed is made.
     """
 
     name: str

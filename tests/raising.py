@@ -15,3 +15,9 @@ def raises(code: str, field: str | None = None, value: str = ""):
         return error.code == code and named and re.search(value, str(error.value)) is not None
 
     return pytest.raises(TTCNetError, check=fits)
+
+
+def told(output: str, code: str, field: str, value: str = "") -> bool:
+    """Whether a command printed the error with this code and field, whose value has a part that matches."""
+    text = " ".join(output.split())
+    return re.search(rf"(?<![\w-]){re.escape(field)} .*; got .*{value}.* \[{code}\]", text) is not None

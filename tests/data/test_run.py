@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from tests.data.made import problems, read, rows, write
 from tests.fake_server import answer, serving
-from tests.raising import raises
+from tests.raising import raises, told
 from tests.train import tiny
 from ttcnet import reading
 from ttcnet.cli import app
@@ -212,12 +212,13 @@ def test_the_command(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("", "sources must be given"), (None, "settings must be a file"), ("[", "TOML")]
+    ("text", "code", "field"),
+    [("", "missing", "sources"), (None, "not-found", "settings"), ("[", "format", "{file}")],
 )
-def test_the_command_complains_without_a_traceback(text, words, tmp_path):
+def test_the_command_fails_without_a_traceback(text, code, field, tmp_path):
     if text is not None:
         (tmp_path / "run.toml").write_text(text)
     said = CliRunner().invoke(app, ["data", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")])
     assert said.exit_code == 1
-    assert words in said.output
+    assert told(said.output, code, field.format(file=tmp_path / "run.toml"))
     assert "Traceback" not in said.output

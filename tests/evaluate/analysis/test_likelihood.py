@@ -8,7 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 import ttcnet.adapter as adapter
-from tests.raising import raises
+from tests.raising import raises, told
 from tests.train.tiny import model, sums, tokenizer
 from ttcnet.cli import app
 from ttcnet.evaluate.analysis.likelihood import batches, likelihoods, log_likelihoods
@@ -83,25 +83,22 @@ def test_the_command(tmp_path):
     assert "horizon 8: log-likelihood of a token -3." in done.output
     kept = json.loads(out.read_text())
     assert [(each["horizon"], each["solutions"]) for each in kept["results"]] == [(0, 4), (8, 4)]
-    for wrong, message in (
-        (["--horizon", "x"], "horizon must be a number, or several with commas"),
-        (["--max-length", "2"], "max_length must leave at least one example"),
-        (["--out", str(tmp_path)], "out must be a file"),
+    for wrong, code, field in (
+        (["--horizon", "x"], "format", "horizon"),
+        (["--max-length", "2"], "too-long", "max_length"),
+        (["--out", str(tmp_path)], "not-writable", "out"),
     ):
         failed = CliRunner().invoke(app, [*options, *wrong])
         assert failed.exit_code == 1
-        assert message in failed.output
-    for net, message in (
-        (model(), "must have TTC layers to set their horizon"),
-        (
-            model(max_position_embeddings=8),
-            "max_length must be 8 or less, the tokens that the model takes; got None, and a row of 12",
-        ),
-        (model(vocab_size=20), "tokenizer must have no tokens beyond the 20 of the model; got 31"),
+        assert told(failed.output, code, field)
+    for net, code, field, value in (
+        (model(), "no-layers", "model", ""),
+        (model(max_position_embeddings=8), "too-long", "max_length", "None, and a row of 12"),
+        (model(vocab_size=20), "too-long", "tokenizer", "31"),
     ):
         net.save_pretrained(tmp_path / "model")
         failed = CliRunner().invoke(app, [*options, "--horizon", "8"])
-        assert message in failed.output
+        assert told(failed.output, code, field, value)
 
 
 def test_intervals_cover():

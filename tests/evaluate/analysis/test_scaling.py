@@ -8,6 +8,7 @@ import pytest
 from tests.evaluate.analysis.test_selection import line
 from tests.evaluate.scripted import model_folder, sums, ttcnet
 from tests.fake_server import answer, serving
+from tests.raising import told
 from ttcnet.evaluate.analysis.scaling_table import sample_rows
 from ttcnet.evaluate.analysis.selection import by_problem
 from ttcnet.tasks.jsonl import JsonLines
@@ -80,18 +81,19 @@ def test_a_server_without_likelihoods_is_told_at_once(tmp_path):
     file = sums(tmp_path / "sums.jsonl", 6)
     with serving(lambda *_: answer(r"\boxed{2}")) as (url, seen):
         words = ["eval", "scaling", file, "--server", url, "--out", tmp_path / "out", "--n", "4", "--cot", "on"]
-        assert "best-of-n must know the likelihood" in ttcnet(*words, "--batch", "1", code=1)
+        assert told(ttcnet(*words, "--batch", "1", code=1), "conflict", "best-of-n")
         assert len(seen) < 24
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "code", "field"),
     [
-        (["--method", "magic"], "method must be one of horizon, best-of-n"),
-        (["--cot", "maybe"], "cot must be on, off or both"),
-        (["--horizons", "1;2"], "horizons must be a number"),
+        (["--method", "magic"], "unknown-name", "method"),
+        (["--cot", "maybe"], "unknown-name", "cot"),
+        (["--horizons", "1;2"], "format", "horizons"),
     ],
 )
-def test_bad_input(tmp_path, words, said):
+def test_bad_input(tmp_path, words, code, field):
     file = sums(tmp_path / "sums.jsonl", 2)
-    assert said in ttcnet("eval", "scaling", file, "--model", "x", "--out", tmp_path / "out", *words, code=1)
+    said = ttcnet("eval", "scaling", file, "--model", "x", "--out", tmp_path / "out", *words, code=1)
+    assert told(said, code, field)

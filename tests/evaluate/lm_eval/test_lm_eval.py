@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import ttcnet.adapter as adapter
 from tests.adapter.bases import wake
-from tests.raising import raises
+from tests.raising import raises, told
 from tests.train import tiny
 from ttcnet.cli import app
 from ttcnet.locking import owned
@@ -205,7 +205,7 @@ def test_the_command_writes_what_was_found_and_goes_on_where_it_stopped(place, t
     assert json.loads((tmp_path / "results.json").read_text())["results"] == record["results"]
     refused = command(place, tmp_path)
     assert refused.exit_code == 1
-    assert "settings must be those of the evaluation" in refused.output
+    assert told(refused.output, "settings-changed", "settings")
 
 
 def test_answers_of_a_model_that_was_trained_since_are_not_taken(place, tmp_path):
@@ -253,22 +253,22 @@ def test_lm_eval_says_no_more_than_a_user_needs(place, tmp_path, monkeypatch, ca
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "code", "field"),
     [
-        (["--tasks", "sums.yml"], "tasks must be tasks of lm_eval"),
-        (["--tasks", " , "], "tasks must name one at least"),
-        (["--limit", "0"], "limit must be 1 or more"),
-        (["--shots", "-1"], "shots must be 0 or more"),
-        (["--adapter", "nowhere"], "adapter must be a folder with ttc_adapter.safetensors"),
-        (["--horizon", "4"], "must have TTC layers to set their horizon"),
+        (["--tasks", "sums.yml"], "bad-task", "tasks"),
+        (["--tasks", " , "], "missing", "tasks"),
+        (["--limit", "0"], "too-small", "limit"),
+        (["--shots", "-1"], "too-small", "shots"),
+        (["--adapter", "nowhere"], "not-found", "adapter"),
+        (["--horizon", "4"], "no-layers", "model"),
     ],
 )
-def test_mistakes_are_told_and_leave_nothing(place, tmp_path, options, message, monkeypatch):
+def test_mistakes_are_told_and_leave_nothing(place, tmp_path, options, code, field, monkeypatch):
     quick = partial(lm_run.TaskManager, include_defaults=False)  # reading all of lm_eval's takes long
     monkeypatch.setattr(lm_run, "TaskManager", quick)
     result = command(place, tmp_path / "out", *options)
     assert result.exit_code == 1
-    assert message in result.output
+    assert told(result.output, code, field)
     assert not (tmp_path / "out").exists()
 
 
@@ -276,7 +276,7 @@ def test_tasks_and_templates_that_are_none(place, tmp_path):
     (tmp_path / "broken.yaml").write_text("task: [\n")
     result = command(place, tmp_path / "out", "--tasks", str(tmp_path / "broken.yaml"))
     assert result.exit_code == 1
-    assert "tasks must be whole YAML; got" in result.output
+    assert told(result.output, "bad-task", "tasks", "broken.yaml")
     shutil.copytree(place / "base", tmp_path / "plain")
     words = tiny.tokenizer()
     words.chat_template = None
@@ -285,7 +285,7 @@ def test_tasks_and_templates_that_are_none(place, tmp_path):
     words.save_pretrained(tmp_path / "plain")
     result = command(place, tmp_path / "out", "--model", str(tmp_path / "plain"), "--chat")
     assert result.exit_code == 1
-    assert "model must have a chat template for --chat" in result.output
+    assert told(result.output, "chat-template", "model")
 
 
 def test_data_out_of_reach_are_told(place, tmp_path, monkeypatch):
@@ -295,8 +295,7 @@ def test_data_out_of_reach_are_told(place, tmp_path, monkeypatch):
     monkeypatch.setattr(lm_run.TaskManager, "load", load)
     result = command(place, tmp_path / "out")
     assert result.exit_code == 1
-    assert "tasks must have data that can be read; got " in result.output
-    assert "Couldn't reach the Hub. Check the network" in result.output
+    assert told(result.output, "bad-task", "tasks", "Couldn't reach the Hub")
 
 
 def test_a_sampled_answer_is_handed_out_once(tmp_path):

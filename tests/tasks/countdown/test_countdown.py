@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from typer.testing import CliRunner
 
-from tests.raising import raises
+from tests.raising import raises, told
 from ttcnet.cli import app
 from ttcnet.reading import rows
 from ttcnet.tasks.countdown import Difficulty, Verdict, grade, make, row, solutions, solve
@@ -199,10 +199,10 @@ def test_the_command(tmp_path):
     assert [json.loads(line) for line in out.read_text().splitlines()] == made
     assert all(len(each["numbers"]) == 4 and grade(each, each["solution"]).right for each in made)
     assert conversation(made[0])[1]["content"] == made[0]["solution"]
-    for wrong, message in ((["--numbers", "3-"], "numbers must be a number, or two"), (["--split", "x"], "split must")):
+    for wrong, code, field in ((["--numbers", "3-"], "format", "numbers"), (["--split", "x"], "unknown-name", "split")):
         failed = CliRunner().invoke(app, ["countdown", "make", "--out", str(tmp_path / "new.jsonl"), *wrong])
         assert failed.exit_code == 1
-        assert message in failed.output
+        assert told(failed.output, code, field)
 
 
 @pytest.mark.parametrize("text", ["(" * 199 + "3" + ")" * 199, "(" * 400, "3" + "*(3" * 99])
@@ -219,7 +219,7 @@ def test_a_file_that_is_there_is_not_replaced(tmp_path):
     for path in (out, tmp_path):
         done = CliRunner().invoke(app, ["countdown", "make", "--count", "1", "--out", str(path)])
         assert done.exit_code == 1
-        assert f"out must be a new file; got {path}, which is there already. Remove it" in done.output
+        assert told(done.output, "exists", "out", str(path))
     assert out.read_text() == "mine"
 
 

@@ -1,12 +1,13 @@
 """Ratings by guesses, boards made to a rating, and the commands for both."""
 
 import random
+import re
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from tests.raising import raises
+from tests.raising import raises, told
 from tests.tasks.sudoku.boards import PUZZLE, made
 from ttcnet.cli import app
 from ttcnet.tasks import sudoku
@@ -154,7 +155,7 @@ def test_making_and_rating_on_the_command_line(tmp_path):
 def test_ranges_that_are_none(wish, tmp_path):
     run = command("generate", 1, *wish, "--out", tmp_path / "x.csv")
     assert run.exit_code == 1
-    assert f"{wish[0][2:]} must be a number or a range; got '{wish[1]}'. Pass {wish[0]} " in run.stderr
+    assert told(run.stderr, "format", wish[0][2:], re.escape(f"'{wish[1]}'. Pass {wish[0]} "))
 
 
 def test_boards_with_several_solutions_are_named(tmp_path):
@@ -164,4 +165,4 @@ def test_boards_with_several_solutions_are_named(tmp_path):
     sudoku.Boards(puzzles, boards.solutions).write(tmp_path / "two.csv")
     run = command("rate", tmp_path / "two.csv")
     assert run.exit_code == 1
-    assert "boards must have one solution each to be rated; got several of board 2." in run.stderr
+    assert told(run.stderr, "bad-board", "boards", "several of board 2")

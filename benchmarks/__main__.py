@@ -1,4 +1,4 @@
-"""From published measurements: `python -m benchmarks figure`, `python -m benchmarks parameters`.
+"""Published measurements: `python -m benchmarks figure`, `parameters`; and one more, `python -m benchmarks dense`.
 
 `ttcnet bench` measures; `make bench` and `make bench-gpu` measure and publish here. `make tables` writes the tables.
 """
@@ -13,6 +13,7 @@ import typer
 from ttcnet.bench.results import write
 from ttcnet.terminal.console import Commands, say
 
+from .dense import dense_rows
 from .figure import draw
 from .parameters import parameter_rows
 
@@ -25,6 +26,23 @@ RESULTS = ROOT / "benchmarks" / "results"
 def parameters() -> None:
     """Count the parameters of all layers again, into benchmarks/results/parameters.csv."""
     write(parameter_rows(), RESULTS / "parameters.csv")
+
+
+@app.command()
+def dense(
+    problems: Annotated[list[int] | None, typer.Option(help="How many problems at once; may be repeated.")] = None,
+    n: Annotated[int, typer.Option(min=1, help="Size of the states.")] = 12,
+    m: Annotated[int, typer.Option(min=1, help="Number of actions.")] = 4,
+    horizon: Annotated[int, typer.Option(min=1, help="Steps.")] = 50,
+    budget: Annotated[float, typer.Option(help="Seconds for which each time is measured.")] = 2.0,
+    out: Annotated[Path, typer.Option(help="CSV file to write.")] = RESULTS / "dense-cpu.csv",
+) -> None:
+    """Measure `solve` on dense problems beside mpc.pytorch and autograd, on the CPU."""
+    rows = dense_rows(problems or [1, 64, 1024], n, m, horizon, budget)
+    write(rows, out)
+    for row in rows:
+        names = ("provider", "problems", "forward_ms", "both_ms", "error_u", "error_gradient", "busy")
+        say("  ".join(f"{name} {row[name]}" for name in names))
 
 
 @app.command()

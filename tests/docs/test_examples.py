@@ -24,3 +24,16 @@ def test_cart_pole_policy():
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert "step 0: squared error" in result.stdout
     assert "looks 64 steps ahead: balances for" in result.stdout
+
+
+def test_imitate_pendulum():
+    pytest.importorskip("gymnasium", reason="the extra gym is not installed")
+    command = [sys.executable, "examples/imitate_pendulum.py", "--steps", "21", "--moves", "2"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    errors = [float(line.split("squared error ")[1].split(",")[0]) for line in _lines(result.stdout, "step ")]
+    assert errors[-1] < 0.6 * errors[0], "nothing was learned"
+    assert len(_lines(result.stdout, "  after 2 moves")) == 2
+
+
+def _lines(text, start):
+    return [line for line in text.splitlines() if line.startswith(start)]

@@ -22,7 +22,8 @@ PUZZLE = "5300700006001950000980000608000600034008030017000200060600002800004190
 CELLS = 6
 HORIZONS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#2563eb", "#d97706", "#059669", "#7c3aed", "#6b7280"
-OF_LAYERS = (BLUE, ORANGE, GREEN, PURPLE)
+OF_PASSES = (BLUE, ORANGE, GREEN, PURPLE)
+PASSES = (8, 16, 24, 32)  # of the 32 loops, in which the TTC layer is shown
 STYLE = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "ttcnet",  # the same file every time
@@ -59,16 +60,16 @@ def main(out: Annotated[Path, typer.Option(help="Where to write them.")] = Path(
 
 
 def blanks() -> tuple[list[TTCLayer], list[torch.Tensor]]:
-    """The TTC layers of the Sudoku model, and what reaches each of them from the first blank cells of a puzzle."""
+    """The TTC layer of the Sudoku model, and what reaches it at PASSES from the first blank cells of a puzzle."""
     model = sudoku.pretrained()
     board = torch.from_numpy(sudoku.parse(PUZZLE)).long()
-    layers = [*ttc_layers(model).values()]
+    (layer,) = ttc_layers(model).values()
     seen: list[torch.Tensor] = []
-    hooks = [layer.register_forward_pre_hook(lambda _, given: seen.append(given[0])) for layer in layers]
+    hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     model(board[None])
-    for hook in hooks:
-        hook.remove()
-    return layers, [x[0][board == 0][:CELLS] for x in seen]
+    hook.remove()
+    every = model.config.loops // len(seen)
+    return [layer] * len(PASSES), [seen[number // every - 1][0][board == 0][:CELLS] for number in PASSES]
 
 
 def the_layer() -> Any:
@@ -132,9 +133,9 @@ def a_plan(layer: TTCLayer, x: torch.Tensor, horizon: int = 16) -> Any:
 
 def value(layers: list[TTCLayer], tokens: list[torch.Tensor]) -> Any:
     figure, axes = pyplot.subplots(figsize=(5.2, 3), layout="constrained")
-    for number, (layer, x, colour) in enumerate(zip(layers, tokens, OF_LAYERS, strict=True), 1):
+    for number, layer, x, colour in zip(PASSES, layers, tokens, OF_PASSES, strict=True):
         values = [-float(layer(x, T, return_plan=True)[1].cost.mean()) for T in HORIZONS]
-        axes.plot(HORIZONS, values, color=colour, marker=".", label=f"TTC layer {number}")
+        axes.plot(HORIZONS, values, color=colour, marker=".", label=f"pass {number}")
     axes.set(title="what a plan is worth (minus its cost)")
     _against_horizon(axes)
     axes.legend(fontsize=8)
@@ -146,11 +147,11 @@ def first_action(layers: list[TTCLayer], tokens: list[torch.Tensor]) -> Any:
     family = layers[-1].problem(tokens[-1][:1])
     one.plot(HORIZONS, [plan(family, T)[0, 0].numpy() for T in HORIZONS], color=ORANGE, alpha=0.6, lw=1)
     one.set(title="u₁ of one head, each line an entry")
-    for number, (layer, x, colour) in enumerate(zip(layers, tokens, OF_LAYERS, strict=True), 1):
+    for number, layer, x, colour in zip(PASSES, layers, tokens, OF_PASSES, strict=True):
         added = [layer(x, T) - x for T in HORIZONS]
         change = [float((y - added[-1]).norm() / added[-1].norm()) for y in added]
-        all_layers.plot(HORIZONS, change, color=colour, marker=".", label=f"TTC layer {number}")
-    all_layers.set(title="what a layer adds: relative difference from T = 64")
+        all_layers.plot(HORIZONS, change, color=colour, marker=".", label=f"pass {number}")
+    all_layers.set(title="what the layer adds: relative difference from T = 64")
     all_layers.axvline(4, color=GREY, lw=1, ls=":")
     all_layers.text(4.2, 0.02, "trained at T = 4", color=GREY, fontsize=8)
     all_layers.legend(fontsize=8)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator
@@ -32,6 +32,9 @@ from .fine_tuning import Answers
 from .learner import Learner
 from .run import Run
 from .settings import FineTuning
+
+if TYPE_CHECKING:
+    from .grpo.settings import Reinforcement
 
 LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 RESULTS = {"all": "model", "inserted": "adapter", "lora": "adapter"}
@@ -154,13 +157,17 @@ def _insert(model: Any, config: FineTuning) -> Any:
         for part in getattr(model.base_model, "layers", [model]):  # those of one kind share what is compiled
             part.compile(backend=COMPILER)
     if config.train == "lora":
-        from peft import LoraConfig, get_peft_model
-
-        lora = LoraConfig(r=config.lora_rank, lora_alpha=2 * config.lora_rank, target_modules=LORA_TARGETS)
-        model = get_peft_model(model, lora)
+        model = add_lora(model, config.lora_rank)
     if config.adapter is not None and config.train != "all":
         adapter.freeze_base(model)
     return model
+
+
+def add_lora(model: Any, rank: int) -> Any:
+    """A model in PEFT's wrapper, with LoRA on the projections of its base."""
+    from peft import LoraConfig, get_peft_model
+
+    return get_peft_model(model, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=LORA_TARGETS))
 
 
 def _compiling(config: FineTuning) -> AbstractContextManager[None]:
@@ -168,7 +175,7 @@ def _compiling(config: FineTuning) -> AbstractContextManager[None]:
     return compiling_up_to(parse(config.horizon).max + 16) if config.compiled else nullcontext()
 
 
-def save_result(model: Any, tokenizer: Any, config: FineTuning, run: Run) -> None:
+def save_result(model: Any, tokenizer: Any, config: FineTuning | Reinforcement, run: Run) -> None:
     """model/ where the base was trained; adapter/ with what was inserted, and what PEFT added, where it was not. All
     processes have to call this, and the first one writes."""
     first = is_first_process()

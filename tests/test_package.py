@@ -49,6 +49,11 @@ ROWS = [
     {"cli"},
 ]
 RANK = {part: rank for rank, row in enumerate(ROWS) for part in row}
+# tests of what several modules of a folder do together, or with another library
+TOGETHER = {
+    "adapter/test_errors.py", "adapter/test_peft.py", "adapter/test_trainers.py", "bench/test_dense.py",
+    "evaluate/test_not_finite.py", "lqr/test_digits.py", "lqr/test_properties.py", "models/test_transformers_suite.py",
+}  # fmt: skip
 LQR_MAY_IMPORT = {"numpy", "torch"}  # numpy: the arrays of compiled loops
 
 
@@ -152,6 +157,19 @@ def test_files_are_short():
     """A file tells one story."""
     for path in modules():
         assert len(path.read_text().splitlines()) <= 500, path
+
+
+def test_files_of_tests_mirror_the_package():
+    """tests/lqr/test_plan.py, or test_plan_gpu.py, tests src/ttcnet/lqr/plan.py; a package has a file like a module."""
+    wholes, together = ("docs", "experiments", "fuzz", "trust"), set()
+    for path in TESTS.rglob("test_*.py"):
+        place = path.relative_to(TESTS)
+        folder, name = SOURCE / place.parent, path.stem.removeprefix("test_")
+        if place.parts[0] not in wholes:
+            known = {each.stem.strip("_") for each in folder.iterdir()}
+            if not any(name == each or name.startswith(f"{each}_") for each in known):
+                together.add(str(place))
+    assert together == TOGETHER | {"test_package.py"}
 
 
 def test_help_and_version():

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
-from experiments.lqr_in_a_token.arms import layer_of
+from experiments.lqr_in_a_token.arms import SYSTEM, layer_of
 from experiments.lqr_in_a_token.tokens import Tokens
 from experiments.lqr_in_a_token.training import Settings, Stack
 from experiments.where_planning_pays import cart_pole, dense, pendulums, planner
@@ -29,7 +29,6 @@ SYSTEMS: dict[str, planner.System] = {
 ARMS = ("ttc", "fixed-scale", "mlp", "mlp-2.5", "one", "linear", "system", "system-one")
 PLANS = ("ttc", "fixed-scale", "system")  # arms whose horizon is the planner's
 TOGETHER = ("system", "system-one", "mlp", "mlp-2.5")  # arms that take the horizons of a batch in one call
-SYSTEM: dict[str, Any] = {"heads": 2, "state_size": 8, "rank": 64, "context": "system"}  # second round: a rank of 32
 TRAINED = (2, 4, 6, 8, 11, 16, 22, 32)  # horizons of demonstrations
 BETWEEN, BEYOND = (3, 12, 24), (48, 64)  # horizons that are held out
 LONGEST = TRAINED[-1]

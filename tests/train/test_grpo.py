@@ -14,7 +14,7 @@ import ttcnet.adapter as adapter
 from tests.raising import raises, told
 from tests.tasks import echo
 from tests.train.conftest import ADAPTER, run_settings
-from tests.train.test_several import join, meet
+from tests.train.test_sft_several import join, meet
 from tests.train.tiny import model, tokenizer
 from ttcnet.adapter.folder import with_adapter
 from ttcnet.cli import app
@@ -64,7 +64,7 @@ def plainly(new, old, gain, reference, clip, clip_high, beta):
     for p, q, a, r in zip(new.tolist(), old.tolist(), gain.tolist(), reference.tolist(), strict=True):
         ratio = math.exp(p - q)
         kept = min(max(ratio, 1 - clip), 1 + clip_high)
-        losses.append(-min(ratio * a, kept * a) + beta * (math.exp(r - p) - (r - p) - 1))
+        losses.append(-min(ratio * a, kept * a) + beta * ratio * (math.exp(r - p) - (r - p) - 1))
     return torch.tensor(losses, dtype=torch.float64)
 
 
@@ -96,14 +96,13 @@ def test_advantages_are_what_a_group_earned_above_its_mean():
 def logprobs(net, inputs, temperature):
     """Of completions, prompts padded at the left."""
     ids, mask = (torch.cat([inputs[f"{part}_{kind}"] for part in ("prompt", "completion")], 1) for kind in KINDS)
-    with torch.no_grad():
-        every = (net(ids, attention_mask=mask).logits[:, :-1] / temperature).log_softmax(-1)
+    every = (net(ids, attention_mask=mask).logits[:, :-1] / temperature).log_softmax(-1)
     return every.gather(2, ids[:, 1:, None])[:, :, 0][:, -inputs["completion_ids"].shape[1] :]
 
 
 @pytest.mark.parametrize("updates", [1, 2])
 def test_the_loss_and_its_gradient_are_those_of_trl(updates, tmp_path):
-    """On the same samples: TRL's own code for log-probabilities, KL, clipping and token-level normalisation."""
+    """On the same samples: TRL's code for log-probabilities, KL, clipping and token-level normalisation."""
     changes = dict(updates=updates, beta=0.05, temperature=0.8, device_batch=7)
     trained = made(tmp_path, planner(), **changes)
     policy, net = trained.task, trained.model
@@ -146,7 +145,7 @@ def test_the_loss_and_its_gradient_are_those_of_trl(updates, tmp_path):
     before = made(tmp_path, planner(), **changes).model  # the policy before it moved
     for name, by in [("ref", policy.reference)] + [("old", before)] * (updates > 1):
         adapter.set_horizon(by, policy.drawn_at(0))
-        inputs[f"{name}_per_token_logps"] = logprobs(by, inputs, 0.8)
+        inputs[f"{name}_per_token_logps"] = logprobs(by, inputs, 0.8).detach()
     loss = theirs._compute_loss(net, inputs)
     loss.backward()
     assert loss.item() == pytest.approx(ours, abs=1e-6)

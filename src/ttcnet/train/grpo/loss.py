@@ -47,7 +47,7 @@ def terms(
     reference: Tensor | None = None,
     beta: float = 0.0,
 ) -> Terms:
-    """The clipped loss of every token, -min(ratio A, clipped ratio A) + beta KL. All tensors have the same shape.
+    """The clipped loss of every token, -min(ratio A, clipped ratio A) + beta ratio KL. All tensors have the same shape.
 
     Args:
         logprobs: of the tokens under the policy that learns.
@@ -65,5 +65,5 @@ def terms(
     if reference is not None:
         log_ratio = reference - logprobs
         divergence = log_ratio.exp() - log_ratio - 1
-        loss = loss + beta * divergence
+        loss = loss + beta * ratio * divergence  # by the ratio, the gradient is that of the divergence
     return Terms(loss, (ratio * advantage > kept * advantage).detach(), divergence)

@@ -30,7 +30,7 @@ def _recording(index: int, stream: int) -> tuple[torch.cuda.Stream, torch.cuda.C
 
     The recording stream is one that nobody else knows. Then the workspace of cuBLAS, which belongs to a stream, comes
     from that memory as well, and stays there when torch frees all workspaces, as CUDA graphs of torch.compile make it
-    do; otherwise what is recorded would go on writing to memory that is another's by then. The graph itself does
+    do; otherwise what is recorded would continue to write to memory that is another's by then. The graph itself does
     nothing: torch gives memory back, for good, with the last graph that uses it, and this one stays.
     """
     with torch.cuda.device(index):

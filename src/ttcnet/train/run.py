@@ -194,7 +194,7 @@ class Run:
                 return Checkpoint(path, facts["step"], tensors)
             except (OSError, ValueError) as error:
                 damage = error
-                tell(f"{path} is damaged, and passed over. {error}")
+                tell(f"{path} is damaged, and skipped. {error}")
         if damage is not None:
             remedy = "Put a whole one there, or delete all to start again from the beginning."
             fail(str(self.folder), "must have a checkpoint that is whole", damage, remedy, code="damaged")

@@ -43,7 +43,7 @@ def probe(
     steps: tuple[int, ...] = STEPS,
     iterations: int = 300,
 ) -> Iterator[Probe]:
-    """Fit a probe for every TTC layer, every loop and every planning step on `train`, and judge it on `test`; one after
+    """Fit a probe for every TTC layer, every loop and every planning step on `train`, and test it on `test`; one after
     the other, as they are asked for."""
     layers = [*ttc_layers(model).values()]
     if not layers:

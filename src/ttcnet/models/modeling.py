@@ -189,7 +189,7 @@ class TTCNetModel(TTCNetPreTrainedModel):
         return state
 
     def supervised(self, states: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Those of the states, as `run` hands them out, that a loss is taken of."""
+        """The states, of those that `run` returns, that have a loss."""
         step = {"loop": len(self.layers), "end": len(states) - 1}.get(self.config.supervision, 1)
         return states[step::step]
 

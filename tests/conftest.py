@@ -17,9 +17,9 @@ TESTS = Path(__file__).parent
 # what trains, compiles, starts programs or builds pages; CONTRIBUTING.md says so too
 LONG = (
     "adapter/test_generation.py", "adapter/test_insertion.py", "adapter/test_trainers.py", "bench", "cli",
-    "data/test_run.py", "docs", "evaluate", "experiments", "fuzz", "lqr/test_digits.py", "lqr/test_gradients.py",
-    "lqr/test_kernels.py", "lqr/test_symplectic_kernels.py", "nn/test_mixers.py", "nn/test_onnx.py",
-    "tasks/math/test_grade.py", "tasks/sudoku/test_demo.py", "tasks/sudoku/test_play.py",
+    "data/test_run.py", "docs", "evaluate", "experiments", "fuzz", "lqr/test_dense_kernels.py", "lqr/test_digits.py",
+    "lqr/test_gradients.py", "lqr/test_kernels.py", "lqr/test_symplectic_kernels.py", "nn/test_mixers.py",
+    "nn/test_onnx.py", "tasks/math/test_grade.py", "tasks/sudoku/test_demo.py", "tasks/sudoku/test_play.py",
     "test_compile_cache.py", "test_locking.py", "test_model_names.py", "train", "trust",
 )  # fmt: skip
 

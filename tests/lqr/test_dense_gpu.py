@@ -1,12 +1,12 @@
-"""solve() of dense problems on a CUDA device. test_dense_kernels.py has the kernels on the emulator."""
+"""solve() of dense problems on a CUDA device. kernels/test_dense_cuda.py has the kernels on the emulator."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from tests.lqr.test_fused import GAINS, PARTS, gradients
-from ttcnet.lqr import LQR, fused, solve, solve_constrained
+from tests.lqr.test_dense import GAINS, PARTS, gradients
+from ttcnet.lqr import LQR, dense, solve, solve_constrained
 from ttcnet.testing.problems import random_problem
 from ttcnet.testing.tolerance import HORIZONS, SHAPES, beyond, by, cases
 
@@ -20,7 +20,7 @@ def on(device, problem):
 def agree(problem, rtol, gains=False):
     """With autograd through the recursion in float64 on the CPU."""
     there = on("cuda", problem)
-    assert fused.obstacle(there) is None
+    assert dense.obstacle(there) is None
     found, slopes = gradients(there, gains)
     truth, wanted = gradients(on("cpu", problem), gains, implicit=False)
     for name in PARTS + (GAINS if gains else ()):

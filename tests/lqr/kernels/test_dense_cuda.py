@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests.lqr import emulator
-from tests.lqr.test_fused import agree, gradients
-from ttcnet.lqr import LQR, fused, solve
+from tests.lqr.test_dense import agree, gradients
+from ttcnet.lqr import LQR, dense, solve
 from ttcnet.lqr.kernels import dense_cuda, nvrtc
 from ttcnet.testing.problems import random_problem
 from ttcnet.testing.tolerance import beyond, by, cases
@@ -27,7 +27,7 @@ def launches(monkeypatch):
     monkeypatch.setattr(nvrtc, "run", run)
     monkeypatch.setattr(dense_cuda, "obstacle", lambda *_: None)
     monkeypatch.setattr(dense_cuda, "_room", lambda like, dtype, *size: torch.full(size, torch.nan, dtype=dtype))
-    monkeypatch.setitem(fused.PASSES, "cpu", dense_cuda)
+    monkeypatch.setitem(dense.PASSES, "cpu", dense_cuda)
     yield ran
     assert ran, "no kernel has run"
 
@@ -126,8 +126,8 @@ def test_hard_problems_are_solved_in_their_own_way_and_leave_the_others_alone(dt
     R[1], R[4] = 1e-5 * R[1], 1e-11 * R[4]  # more actions than states, and next to free
     mixed = replace(problem, R=R, N=0 * problem.N)
     shared = replace(mixed, A=mixed.A[:1])
-    fields = tuple(getattr(shared, name) for name in fused.FIELDS)
-    groups = fused._solve(fields, 5, False, False)[1][1]
+    fields = tuple(getattr(shared, name) for name in dense.FIELDS)
+    groups = dense._solve(fields, 5, False, False)[1][1]
     assert len(groups) == (3 if dtype == torch.float32 else 2)
     assert not solve(shared).residual(shared).max() > (1e-5 if dtype == torch.float32 else 1e-11)
     agree(shared, rtol=1e-3 if dtype == torch.float32 else 1e-7)

@@ -71,12 +71,12 @@ def solve(problem: LQR, gains: bool) -> Found:
     dtype = working_dtype(problem.h0.dtype)
     fields = tuple(None if x is None else x.to(dtype) for x in (getattr(problem, name) for name in FIELDS))
     if transformed():
-        found = Found(*_TransformedFused.apply(problem.horizon, *fields))
+        found = Found(*_TransformedDense.apply(problem.horizon, *fields))
         return found if not gains else found._replace(feedback=_feedback(problem, dtype))
     if not torch.is_grad_enabled() or not any(x is not None and x.requires_grad for x in fields):
         return _solve(fields, problem.horizon, gains, False)[0]
     notes: list[bool] = []
-    u, h, costate, cost, *values = _Fused.apply(problem.horizon, gains, notes, *fields)
+    u, h, costate, cost, *values = _Dense.apply(problem.horizon, gains, notes, *fields)
     K, k, P, p = values
     more = feedback.differentiable(_standard(problem, dtype), (K, k, P, p)) if gains else ()
     return Found(u, h, costate, cost, more, all(notes))
@@ -182,7 +182,7 @@ def _by_riccati(horizon: int, fields: Fields) -> tuple[Tensor, Tensor, Tensor]:
     return riccati.substitute(factors, h0, r, with_q0(q), c)
 
 
-class _Fused(torch.autograd.Function):
+class _Dense(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, horizon: int, gains: bool, notes: list[bool], *fields: Any) -> Any:
         found, ctx.made = _solve(fields, horizon, gains, True)
@@ -201,7 +201,7 @@ class _Fused(torch.autograd.Function):
             return (None,) * (3 + len(fields))
         wanted = tuple(name for name, want in zip(FIELDS, ctx.needs_input_grad[3:], strict=True) if want)
         if torch.is_grad_enabled():
-            found = _in_torch(ctx.horizon, fields, (u, h, costate), grads[:4], _by_fused)
+            found = _in_torch(ctx.horizon, fields, (u, h, costate), grads[:4], _by_compiled)
             return None, None, None, *(x if name in wanted else None for name, x in zip(FIELDS, found, strict=True))
         totals = _gradients(ctx.horizon, ctx.made, tuple(fields), (u, h, costate), grads[:4], wanted)
         return None, None, None, *(totals.get(name) for name in FIELDS)
@@ -258,14 +258,14 @@ def _put(
 Solver = Callable[[int, Fields], tuple[Tensor, Tensor, Tensor]]
 
 
-def _by_fused(horizon: int, fields: Fields) -> tuple[Tensor, Tensor, Tensor]:
+def _by_compiled(horizon: int, fields: Fields) -> tuple[Tensor, Tensor, Tensor]:
     if any(x is not None and x.requires_grad for x in fields) and torch.is_grad_enabled():
-        return _Fused.apply(horizon, False, [], *fields)[:3]
+        return _Dense.apply(horizon, False, [], *fields)[:3]
     return _solve(fields, horizon, False, False)[0][:3]
 
 
 def _by_transformed(horizon: int, fields: Fields) -> tuple[Tensor, Tensor, Tensor]:
-    return _TransformedFused.apply(horizon, *fields)[:3]
+    return _TransformedDense.apply(horizon, *fields)[:3]
 
 
 def _in_torch(horizon: int, fields: Any, point: Any, grads: Any, again: Solver) -> list[Tensor | None]:
@@ -290,7 +290,7 @@ def _in_torch(horizon: int, fields: Any, point: Any, grads: Any, again: Solver) 
     return [None if x is None else y.sum_to_size(x.shape) for x, y in zip(fields, every, strict=True)]
 
 
-class _TransformedFused(torch.autograd.Function):
+class _TransformedDense(torch.autograd.Function):
     """Under torch.func and in forward mode: what is mapped over is one more leading dimension of the batch."""
 
     @staticmethod
@@ -314,7 +314,7 @@ class _TransformedFused(torch.autograd.Function):
             None if x is None else x.unsqueeze(0) if d is None else x.movedim(d, 0)
             for x, d in zip(fields, dims[1:], strict=True)
         ]
-        found = _TransformedFused.apply(horizon, *moved)
+        found = _TransformedDense.apply(horizon, *moved)
         return found, (0,) * len(found)
 
     @staticmethod

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.raising import raises
 from ttcnet.lqr import LQR, dense, solve
 from ttcnet.lqr.kernels import dense_cpu
 from ttcnet.testing.problems import random_problem
@@ -133,7 +134,7 @@ def test_one_bad_problem_is_named_and_the_others_are_solved():
     Q = problem.Q.clone()
     Q[1] -= 50 * torch.eye(3)
     bad = replace(problem, Q=Q)
-    with pytest.raises(ValueError, match=r"problem \(1,\) of the batch"):
+    with raises("not-positive", None, r"problem \(1,\) of the batch"):
         solve(bad)
     found, truth = solve(bad, check=False), solve(problem)
     assert found.u[1].isnan().all()

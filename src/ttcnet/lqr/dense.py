@@ -66,7 +66,7 @@ def tell(why: str) -> None:
 
 
 def solve(problem: LQR, gains: bool) -> Found:
-    """In the dtype of the problem, float32 for what is below."""
+    """The solution, in the dtype of the problem, or float32 for smaller dtypes."""
     problem = problem.as_matrices()
     dtype = working_dtype(problem.h0.dtype)
     fields = tuple(None if x is None else x.to(dtype) for x in (getattr(problem, name) for name in FIELDS))
@@ -88,7 +88,7 @@ def _standard(problem: LQR, dtype: torch.dtype) -> Terms:
 
 
 def _feedback(problem: LQR, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Under torch.func: by riccati.py."""
+    """Gains and values under torch.func, by riccati.py."""
     terms = _standard(problem, torch.float64)
     with torch.no_grad(), full_precision(terms.h0.device):
         factors = riccati.factorise(terms.A, terms.B, terms.Q, terms.R, terms.N, largest_pivot(dtype, torch.float64))
@@ -162,7 +162,7 @@ def _some(fields: Fields, batch: torch.Size, index: Tensor) -> list[Tensor | Non
 def _again(
     fields: Fields, batch: torch.Size, horizon: int, index: Tensor, found: dict[str, Tensor], gains: bool
 ) -> None:
-    """Puts the solution by riccati.py of the problems `index` into `found`."""
+    """Put the solution by riccati.py of the problems `index` into `found`."""
     problem = LQR(**dict(zip(FIELDS, _some(fields, batch, index), strict=True)), horizon=horizon)  # type: ignore[arg-type]
     terms = _standard(problem, torch.float64)
     factors = riccati.factorise(terms.A, terms.B, terms.Q, terms.R, terms.N, CAREFULLY)
@@ -210,7 +210,7 @@ class _Dense(torch.autograd.Function):
 def _gradients(
     horizon: int, made: tuple[Any, list[Group]], fields: Fields, point: Any, grads: Any, wanted: tuple[str, ...]
 ) -> dict[str, Tensor]:
-    """By the compiled pass, group by group."""
+    """Gradients by the compiled pass, group by group."""
     (given, groups), batch, dtype = made, _batch(fields), point[0].dtype
     passes = PASSES[point[0].device.type]
 
@@ -243,7 +243,7 @@ def _gradients(
 def _put(
     totals: dict[str, Tensor], name: str, part: Tensor, index: Tensor | None, given: Any, dtype: torch.dtype
 ) -> None:
-    """A group's gradient of a field into that of all problems."""
+    """Put a group's gradient of a field into that of all problems."""
     if given.forms[name][0]:
         part = part.sum(0, keepdim=True)
         totals[name] = totals[name] + part.reshape(totals[name].shape) if name in totals else part

@@ -51,7 +51,7 @@ def obstacle(problem: LQR) -> str | None:
 
 
 def solve(problem: LQR, gains: bool) -> Found:
-    """In the dtype of the problem, float32 for what is below."""
+    """The solution, in the dtype of the problem, or float32 for smaller dtypes."""
     problem = problem.as_matrices()
     dtype = working_dtype(problem.h0.dtype)
     fields = tuple(None if x is None else x.to(dtype) for x in (getattr(problem, name) for name in FIELDS))
@@ -73,7 +73,7 @@ def _standard(problem: LQR, dtype: torch.dtype) -> Terms:
 
 
 def _feedback(problem: LQR, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Under torch.func: by riccati.py."""
+    """Gains and values under torch.func, by riccati.py."""
     terms = _standard(problem, torch.float64)
     with torch.no_grad(), full_precision(terms.h0.device):
         factors = riccati.factorise(terms.A, terms.B, terms.Q, terms.R, terms.N, largest_pivot(dtype, torch.float64))
@@ -144,7 +144,7 @@ def _some(fields: Fields, batch: torch.Size, index: Tensor) -> list[Tensor | Non
 def _again(
     fields: Fields, batch: torch.Size, horizon: int, index: Tensor, found: dict[str, Tensor], gains: bool
 ) -> None:
-    """Puts the solution by riccati.py of the problems `index` into `found`."""
+    """Put the solution by riccati.py of the problems `index` into `found`."""
     problem = LQR(**dict(zip(FIELDS, _some(fields, batch, index), strict=True)), horizon=horizon)  # type: ignore[arg-type]
     terms = _standard(problem, torch.float64)
     limit = largest_pivot(found["u"].dtype, torch.float64)
@@ -198,7 +198,7 @@ def _gradients(
     grads: Any,
     wanted: tuple[str, ...],
 ) -> dict[str, Tensor]:
-    """By the compiled pass, group by group."""
+    """Gradients by the compiled pass, group by group."""
     (given, groups), batch = made, _batch(fields)
 
     def flat(x: Tensor | None, last: int) -> Any:
@@ -229,7 +229,7 @@ def _gradients(
 
 
 def _put(totals: dict[str, Any], name: str, part: Any, index: Any, given: dense_cpu.Given) -> None:
-    """A group's gradient of a field into that of all problems."""
+    """Put a group's gradient of a field into that of all problems."""
     if given.forms[name][0]:
         part = part.sum(0, keepdims=True)
         totals[name] = totals[name] + part.reshape(totals[name].shape) if name in totals else part

@@ -28,7 +28,14 @@ from .status import Status, unfinished
 if TYPE_CHECKING:
     from .constrained import ConstrainedSolution
 
+STIFFEST = 1e9  # weight of inequalities over the curvature of the cost, which loses its digits beside larger ones
+NEAR = 1e-4  # residual from which on that counts; before, large weights tell infeasible problems
 FAR = 1e4  # a problem is infeasible if no point within this many times the size of its actions meets the constraints
+
+
+def curvature(terms: Terms) -> Tensor:
+    """The largest entry of the matrices of the cost, (P, 1)."""
+    return torch.maximum(*(x.abs().flatten(1).amax(-1, keepdim=True) for x in (terms.Q, terms.R)))
 
 
 def weighted(terms: Terms, limits: Constraints, w: Tensor) -> tuple[LQR, Tensor]:
@@ -183,18 +190,20 @@ def _step(terms: Terms, limits: Constraints, point: Any, violation: Violation) -
     u, h, costate, s, z = point
     real = limits.real
     count = real.sum(-1).clamp_min(1)
-    w, rows = torch.where(real, z / s, 0), violation.rows
+    least = z / (STIFFEST * curvature(terms))
+    soft = torch.where(violation.worst.unsqueeze(-1) < NEAR, torch.maximum(s, least), s)
+    w, rows = torch.where(real, z / soft, 0), violation.rows
 
     def towards(right: Tensor) -> tuple[Tensor, ...]:
         """The whole step after which s z + s dz + z ds is s z - right. It is solved for itself, not for where it leads:
         its digits are those of a small number."""
-        over_u, over_h = limits.transposed(torch.where(real, (z * rows - right) / s, 0))
+        over_u, over_h = limits.transposed(torch.where(real, (z * rows - right) / soft, 0))
         linear = terms._replace(
             h0=torch.zeros_like(terms.h0), c=None, r=violation.of_u + over_u, q=violation.of_h + over_h[:, 1:]
         )
         found = solve(weighted(linear, limits, w)[0], check=False)
         ds = torch.where(real, -rows - limits.values(found.u, found.h), 0)
-        dz = torch.where(real, (-right - z * ds) / s, 0)
+        dz = torch.where(real, (-right - z * ds) / soft, 0)
         return found.u, found.h, found.costate, ds, dz
 
     def longest(ds: Tensor, dz: Tensor) -> Tensor:

@@ -94,8 +94,8 @@ def make(made: Made, base: Path, work: Path, out: Path, device: str) -> None:
     write_lines(files["test"], workshop.task.benchmarks[0].problems)
     config = Reinforcement(
         model=str(start), task=str(files["train"]), held_out=str(files["test"]),
-        out=str(work / out.parent.name / out.name), held_out_examples=len(workshop.task.benchmarks[0].problems), lr=made.lr, steps=made.steps, seed=made.seed,
-        bf16=device != "cpu", **POLICY,
+        out=str(work / out.parent.name / out.name), held_out_examples=len(workshop.task.benchmarks[0].problems),
+        lr=made.lr, steps=made.steps, seed=made.seed, bf16=device != "cpu", **POLICY,
     )  # fmt: skip
     reinforce(config)
     run = Path(config.out)

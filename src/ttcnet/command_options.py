@@ -23,15 +23,15 @@ def given(context: typer.Context, but: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def gpus() -> int:
-    """How many CUDA devices torch sees."""
+    """The number of CUDA devices that torch sees."""
     import torch
 
     return torch.cuda.device_count()
 
 
 def usable(device: str | None) -> str:
-    """That device; for auto or None the best there is. Nothing is put there: of several processes each has its
-    own."""
+    """The device of that name; for auto or None the best one. Nothing is moved there, because each of several processes
+    has its own device."""
     import torch
 
     if device in (None, "auto"):
@@ -46,7 +46,7 @@ def usable(device: str | None) -> str:
 
 
 def numbers(name: str, texts: Sequence[str] | None) -> tuple[int, ...]:
-    """Of an option that was given as 1,2,4 or several times, each once; none if it was not given."""
+    """The numbers of an option that was given as 1,2,4 or several times, each once; empty if it was not given."""
     parts = ",".join(texts).split(",") if texts else []
     found = [number for part in parts if (number := whole_number(part.strip())) is not None]
     if len(found) < len(parts):

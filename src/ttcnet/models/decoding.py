@@ -50,7 +50,7 @@ def ends_of(model: Any, tokenizer: Any) -> list[int]:
 
 
 def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """The places of sequences, the longest first, in batches of at most `tokens` tokens with padding."""
+    """The places of sequences in batches of at most `tokens` tokens with padding, the longest first."""
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     while order:
         size = max(1, tokens // lengths[order[0]])

@@ -136,6 +136,14 @@ class Backbone(Origin, ModelWithInserted):
 class Generator(ModelWithInserted):
     """The model with a language model's head."""
 
+    def generate(self, inputs: Any = None, generation_config: Any = None, **options: Any) -> Any:
+        """As transformers does, at the horizon of the `generation_config` if that names one, as a request to a server
+        may."""
+        steps = getattr(generation_config, "horizon", None)
+        if steps is not None:
+            options.setdefault("horizon", steps)
+        return super().generate(inputs, generation_config, **options)  # type: ignore[misc]
+
     def prepare_inputs_for_generation(
         self,
         input_ids: Tensor,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import checks, ops, stationary
+from . import checks, ops, stationary_ops
 from .kernels import fused_cpu, fused_cuda
 from .problem import ModulatedLQR
 from .solve import solve
@@ -67,7 +67,7 @@ def plan(
     if steps == 0:
         return torch.where(torch.zeros_like(family.r_inv, dtype=torch.bool), family.r_inv, 0)
     if isinstance(family, StationaryLQR):
-        u = stationary.first_actions(family, steps)
+        u = stationary_ops.plan(family, steps)
         if checked:
             _check_actions(family, u.detach())
         return u

@@ -19,9 +19,14 @@ import torch
 from torch import Tensor
 
 from . import checks
+from .adjoint import transformed
 from .arithmetic import apply, full_precision, symmetrise, with_heads, working_dtype
 from .problem import LQR
 from .steps import wide_dtype
+
+PIECE = (
+    2**24
+)  # products in a matrix product of all problems that are planned at once on a CPU, so that Ctrl-C is answered
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +115,22 @@ class StationaryLQR:
 def first_actions(family: StationaryLQR, horizon: int | Tensor) -> Tensor:
     """u_1 over `horizon` steps, at least one, (N, H, m); of integers (N,), every token's own. Plain differentiable
     PyTorch on any device."""
+    tokens, heads, n = family.h0.shape
+    at_once = max(1, PIECE // (heads * n**3))
+    if tokens <= at_once or family.h0.device.type != "cpu" or torch.compiler.is_compiling() or transformed():
+        return _first_actions(family, horizon)
+    found = []
+    for first in range(0, tokens, at_once):
+        some = slice(first, first + at_once)
+        part = StationaryLQR(**{name: value[some] for name, value in family._given().items()})
+        u = _first_actions(part, horizon[some] if isinstance(horizon, Tensor) else horizon)
+        if u.requires_grad:
+            u.register_hook(lambda g: None)  # a moment of Python in the backward pass, in which Ctrl-C is answered
+        found.append(u)
+    return torch.cat(found)
+
+
+def _first_actions(family: StationaryLQR, horizon: int | Tensor) -> Tensor:
     dtype = wide_dtype(family.A.dtype, family.A.device)
     A, B = with_heads(family.A.to(dtype)), with_heads(family.B.to(dtype))
     Q = symmetrise(with_heads(family.Q.to(dtype)))

@@ -103,6 +103,23 @@ def test_digits_of_float32(n, m, rank, growth, scale):
             assert error(found[name], truth[name]) <= bar, (horizon, name)
 
 
+def test_a_gradient_beyond_its_digits_is_announced():
+    """Of a Q that is zero, where all that is paid for is the end of a long way that grows."""
+    family, horizon = draw(5, 1, growth=1.5), 60
+
+    def quality(family):
+        truth = differentiated(family, by_steps(horizon))
+        found = differentiated(family, lambda problems: plan(problems, horizon))
+        return {name: error(found[name], truth[name]) for name in found}
+
+    with pytest.warns(RuntimeWarning, match="gradient of Q loses its digits in problem"):
+        errors = quality(replace(family, Q=0 * family.Q))
+    assert errors["Q"] > 1e-3
+    assert max(errors[name] for name in ("u", "A", "B", "h0")) < 1e-10
+    assert quality(replace(family, Q=1e-9 * family.Q))["Q"] < 1e-4  # without a word: a warning would be an error
+    plan(replace(family, Q=0 * family.Q), horizon)
+
+
 def test_an_action_that_costs_too_much_is_not_taken():
     family = draw(4, 3)
     family.r_inv[..., 1] = 0

@@ -28,7 +28,7 @@ from ..bounds import check_reach
 from ..errors import fail
 from .adjoint import refuse_second_derivatives
 from .arithmetic import working_dtype
-from .problem import Family, ModulatedLQR
+from .modulated import Family, ModulatedLQR
 from .steps import wide_dtype
 
 FIELDS = Family._fields

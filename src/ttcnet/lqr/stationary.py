@@ -41,7 +41,8 @@ class StationaryLQR:
     Args:
         A: (N, n, n), shared by the heads of a token, or (N, H, n, n). Nothing is asked of it; it may be singular.
         B: (N, n, m) or (N, H, n, m).
-        Q: (N, n, n) or (N, H, n, n); symmetric positive semi-definite.
+        Q: (N, n, n) or (N, H, n, n); symmetric positive semi-definite. Where it is zero and the dynamics grow over the
+            horizon a hundred thousand times, its own gradient loses its digits, and `plan` warns if it checks values.
         Qf: terminal cost, like Q; None is Q.
         r_inv: inverse action costs, (N, H, m), 0 or more. An action with r_inv = 0 costs too much ever to be taken.
         h0: initial state, (N, H, n).
@@ -143,6 +144,18 @@ def _first_actions(family: StationaryLQR, horizon: int | Tensor) -> Tensor:
         one = torch.eye(unit.shape[-1], dtype=dtype, device=A.device)
         z = _solve(one + symmetrise(slope @ reach), apply(slope, apply(A, h0)).unsqueeze(-1))
         return (-unit * z.squeeze(-1)).to(family.A.dtype)
+
+
+@torch.no_grad()
+def loses_gradient_of_q(family: StationaryLQR, horizon: int) -> Tensor:
+    """Which problems, (N, H): Q is next to nothing, so that all products but the last are those of an open loop, and
+    that grows. The gradients of Q from its far ends are large and cancel."""
+    A, B, Q = (with_heads(x.double()) for x in (family.A, family.B, family.Q))
+    held = family.r_inv.double().amax(-1) * (B.abs().amax((-2, -1)) ** 2 * Q.abs().amax((-2, -1))) > 1e-10
+    steps, reached = horizon, A
+    while steps > 1:
+        steps, reached = steps // 2, (reached @ reached).clamp(-1e150, 1e150)
+    return ~held & (reached.abs().amax((-2, -1)) > 1e5)
 
 
 def _cost_to_go(A: Tensor, G: Tensor, Q: Tensor, end: Tensor, steps: int | Tensor) -> Tensor:

@@ -45,7 +45,7 @@ def _backward(*arguments: Any) -> list[Tensor]:
     """By autograd through the same products once more."""
     *tensors, g, horizon = arguments
     with torch.enable_grad():
-        leaves = [None if x is None else x.detach().requires_grad_() for x in tensors]
+        leaves: list[Any] = [None if x is None else x.detach().requires_grad_() for x in tensors]
         u = first_actions(StationaryLQR(*leaves), horizon)
         return list(torch.autograd.grad(u, [x for x in leaves if x is not None], g, materialize_grads=True))
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch._higher_order_ops.while_loop import while_loop
 
 from .arithmetic import apply, fade, outer, symmetrise, with_heads
-from .problem import Family
+from .modulated import Family
 from .stationary import StationaryLQR
 
 

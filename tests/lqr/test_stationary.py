@@ -8,6 +8,7 @@ import torch
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 
+from tests.raising import raises
 from ttcnet.lqr import StationaryLQR, plan, solve, stationary, stationary_ops
 from ttcnet.lqr.stationary import first_actions
 
@@ -116,7 +117,7 @@ def test_a_gradient_beyond_its_digits_is_announced():
         errors = quality(replace(family, Q=0 * family.Q))
     assert errors["Q"] > 1e-3
     assert max(errors[name] for name in ("u", "A", "B", "h0")) < 1e-10
-    assert quality(replace(family, Q=1e-9 * family.Q))["Q"] < 1e-4  # without a word: a warning would be an error
+    assert quality(replace(family, Q=1e-8 * family.Q))["Q"] < 1e-4  # without a word: a warning would be an error
     plan(replace(family, Q=0 * family.Q), horizon)
 
 
@@ -206,14 +207,11 @@ def test_transforms():
 )
 def test_bad_input(field, change, code):
     family = draw(4, 2)
-    with pytest.raises((ValueError, TypeError)) as caught:
+    with raises(code, field):
         plan(replace(family, **{field: change(getattr(family, field))}), 4)
-    assert caught.value.code == code
-    assert field in str(caught.value)
 
 
 @pytest.mark.parametrize("backend", ["fused", "symplectic"])
 def test_backends_that_have_no_solver_say_so(backend):
-    with pytest.raises(RuntimeError, match="StationaryLQR") as caught:
+    with raises("backend", "backend", backend):
         plan(draw(4, 2), 4, backend)
-    assert caught.value.code == "backend"

@@ -150,9 +150,8 @@ def _plan_symplectically(family: ModulatedLQR, horizon: int, check: bool) -> Ten
 def _check_gradient_of_q(family: StationaryLQR, horizon: int) -> None:
     bad = loses_gradient_of_q(family, horizon)
     if bad.any():
-        told = (
-            f"The gradient of Q loses its digits in problem {checks.first(bad)}: Q is next to zero, and A is unstable."
-        )
+        which = f"problem {checks.first(bad)}"
+        told = f"The gradient of Q loses its digits in {which}, where Q is next to zero and A unstable."
         remedy = "Leave it out with Q.detach(), or use solve(family.unroll(horizon)).u[..., 0, :]."
         warnings.warn(f"{told} {remedy}", RuntimeWarning, stacklevel=3)
 

@@ -24,9 +24,7 @@ from .arithmetic import apply, full_precision, symmetrise, with_heads, working_d
 from .problem import LQR
 from .steps import wide_dtype
 
-PIECE = (
-    2**24
-)  # products in a matrix product of all problems that are planned at once on a CPU, so that Ctrl-C is answered
+PIECE = 2**24  # problems times n³ that a CPU takes at once, so that Ctrl-C is answered
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +149,7 @@ def loses_gradient_of_q(family: StationaryLQR, horizon: int) -> Tensor:
     """Which problems, (N, H): Q is next to nothing, so that all products but the last are those of an open loop, and
     that grows. The gradients of Q from its far ends are large and cancel."""
     A, B, Q = (with_heads(x.double()) for x in (family.A, family.B, family.Q))
-    held = family.r_inv.double().amax(-1) * (B.abs().amax((-2, -1)) ** 2 * Q.abs().amax((-2, -1))) > 1e-10
+    held = family.r_inv.double().amax(-1) * (B.abs().amax((-2, -1)) ** 2 * Q.abs().amax((-2, -1))) > 1e-12
     steps, reached = horizon, A
     while steps > 1:
         steps, reached = steps // 2, (reached @ reached).clamp(-1e150, 1e150)

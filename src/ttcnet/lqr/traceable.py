@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch._higher_order_ops.while_loop import while_loop
 
-from .arithmetic import apply, fade, outer, symmetrise, with_heads
+from .arithmetic import apply, decayed, outer, symmetrise, with_heads
 from .modulated import Family
 from .stationary import StationaryLQR
 
@@ -29,13 +29,13 @@ def first_actions(family: Family, horizon: int) -> Tensor:
     B, Q, P = with_heads(B), symmetrise(with_heads(Q)), symmetrise(P)
 
     def step_back(t: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
-        P, _, _ = _absorb(P, B, r_inv * fade(decay_B, t) ** 2)
-        A, scale = 1 + fade(decay_A, t) * a, fade(decay_Q, t - 1)
+        P, _, _ = _absorb(P, B, r_inv * decayed(decay_B, t) ** 2)
+        A, scale = 1 + decayed(decay_A, t) * a, decayed(decay_Q, t - 1)
         return t - 1, outer(A, A) * P + outer(scale, scale) * Q
 
     P = _back(step_back, horizon, P)
-    one = fade(decay_B, 1)
-    return _decide(P, B * one.unsqueeze(-2), r_inv, (1 + fade(decay_A, 1) * a) * h0)
+    one = decayed(decay_B, 1)
+    return _decide(P, B * one.unsqueeze(-2), r_inv, (1 + decayed(decay_A, 1) * a) * h0)
 
 
 def first_actions_of_system(family: StationaryLQR, horizon: int) -> Tensor:

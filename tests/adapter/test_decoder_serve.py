@@ -10,12 +10,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 import ttcnet.adapter as adapter
 from tests.train.tiny import model, tokenizer
 
+from .bases import wake
 from .test_vllm import post, wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -27,8 +27,7 @@ def planner(folder):
     """A saved model that says other things at other horizons."""
     net = model(initializer_range=0.3)
     adapter.insert(net, adapter.TTCAdapterConfig(every=2, heads=4, zero_init=False))
-    with torch.no_grad():
-        net.get_decoder().layers[1].inserted.layers[0].out.weight.mul_(20)
+    wake(net)
     net.save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return AutoModelForCausalLM.from_pretrained(folder).eval()

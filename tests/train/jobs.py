@@ -12,7 +12,7 @@ from ttcnet.settings import from_table
 from ttcnet.train.settings import FineTuning
 from ttcnet.train.sft import fine_tune
 
-BASE = dict(batch=8, device_batch=1, lr=3e-3, inserted_lr=1e-2, bf16=False, steps=20, save_every=8, log_every=10)
+BASE = dict(batch=8, device_batch=2, lr=1e-3, bf16=False, steps=20, save_every=20, check_pointing=False)
 
 
 def base(folder, **changes):
@@ -32,19 +32,21 @@ def tune(folder, out, **changes):
     fine_tune(settings(Path(folder), out, **changes))
 
 
-def _one(target, args, changes, rank, count, port):
+def _one(target, args, changes, rank, count, port, said):
+    if said is not None:
+        os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     os.environ |= dict(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count))
     os.environ |= dict(MASTER_ADDR="localhost", MASTER_PORT=port, CUDA_VISIBLE_DEVICES="")
     target(*args, **changes)
 
 
-def job(count, target, *args, seconds=240, **changes):
-    """Their exit codes."""
+def job(count, target, *args, seconds=240, said=None, **changes):
+    """Their exit codes. What they say goes to a file, if one is named."""
     with socket.create_server(("localhost", 0)) as free:
         port = str(free.getsockname()[1])
     server = get_context("forkserver")
     server.set_forkserver_preload(["tests.train.jobs"])
-    processes = [server.Process(target=_one, args=(target, args, changes, rank, count, port)) for rank in range(count)]
+    processes = [server.Process(target=_one, args=(target, args, changes, rank, count, port, said)) for rank in range(count)]
     for process in processes:
         process.start()
     for process in processes:

@@ -19,7 +19,7 @@ from ttcnet.train.run import Run
 from ttcnet.train.sft import RESULTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of datasets, peft and transformers
-STEADY = dict(lr=1e-3, inserted_lr=None)
+SHORT = dict(steps=7, save_every=3, keep=1)
 
 
 def learned(run):
@@ -41,8 +41,8 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("train", RESULTS)
 def test_two_processes_are_one(train, folder):
     """Tied embeddings, LoRA, and inserted layers that start at zero, after 20 steps."""
-    assert jobs.job(1, jobs.tune, folder, f"{train}-1", train=train, **STEADY) == [0]
-    assert jobs.job(2, jobs.tune, folder, f"{train}-2", train=train, **STEADY) == [0, 0]
+    assert jobs.job(1, jobs.tune, folder, f"{train}-1", train=train) == [0]
+    assert jobs.job(2, jobs.tune, folder, f"{train}-2", train=train) == [0, 0]
     assert furthest(folder / f"{train}-1", folder / f"{train}-2") < 1e-6
     values = learned(folder / f"{train}-2")
     outputs = [x for (_, name), x in values.items() if ".inserted." in name and "out" in name]
@@ -72,7 +72,7 @@ def rounded(folder, out, **changes):
 def test_bfloat16(train, weights, folder):
     """Two processes are as far from what float32 gives as one that computes all in bfloat16; and with weights in
     bfloat16 what is inserted stays in float32, for both numbers of processes."""
-    name, options = f"{train}-{weights}", dict(train=train, weights=weights, bf16=True, **STEADY)
+    name, options = f"{train}-{weights}", dict(train=train, weights=weights, bf16=True)
     assert jobs.job(1, jobs.tune, folder, f"{name}-exact", **options | dict(bf16=False, weights="float32")) == [0]
     assert jobs.job(1, rounded, folder, f"{name}-1", **options) == [0]
     assert jobs.job(2, jobs.tune, folder, f"{name}-2", check_pointing=True, **options) == [0, 0]
@@ -105,8 +105,8 @@ def dies(folder, out, step, **changes):
 @pytest.fixture(scope="module")
 def killed(folder):
     """A run of four processes, killed after its first checkpoint; and where one process ends."""
-    assert jobs.job(4, dies, folder, "killed", 10, **STEADY) == [9] * 4
-    assert jobs.job(1, jobs.tune, folder, "alone", **STEADY) == [0]
+    assert jobs.job(4, dies, folder, "killed", 4, **SHORT) == [9] * 4
+    assert jobs.job(1, jobs.tune, folder, "alone", **SHORT) == [0]
     return folder / "killed"
 
 
@@ -114,13 +114,13 @@ def killed(folder):
 def test_resumed_by_another_number(count, killed, folder):
     """From the same weights, to the bit; and to those of a run that was never killed."""
     files = sorted(path.name for path in killed.glob("checkpoint*"))
-    assert files == [*(f"checkpoint-8.part-{number}.safetensors" for number in (1, 2, 3)), "checkpoint-8.safetensors"]
+    assert files == [*(f"checkpoint-3.part-{number}.safetensors" for number in (1, 2, 3)), "checkpoint-3.safetensors"]
     out = folder / f"resumed-{count}"
     shutil.copytree(killed, out)
-    assert jobs.job(count, jobs.tune, folder, out.name, **STEADY) == [0] * count
+    assert jobs.job(count, jobs.tune, folder, out.name, **SHORT) == [0] * count
     assert furthest(out, folder / "alone") < 1e-6
     if count == 4:
-        assert jobs.job(4, jobs.tune, folder, "never", **STEADY) == [0] * 4
+        assert jobs.job(4, jobs.tune, folder, "never", **SHORT) == [0] * 4
         assert furthest(out, folder / "never") == 0
 
 
@@ -129,7 +129,7 @@ def killed_in_a_save(folder, out, **changes):
     real = tensor_file.save_file
 
     def save(tensors, path, **options):
-        if "checkpoint-16.part-1" in path.name:
+        if "checkpoint-6.part-1" in path.name:
             path.write_bytes(b"half")
             os.kill(os.getpid(), signal.SIGKILL)
         real(tensors, path, **options)
@@ -139,15 +139,16 @@ def killed_in_a_save(folder, out, **changes):
 
 
 def test_a_killed_save_loses_only_the_steps_since_the_last(folder):
-    codes = jobs.job(2, killed_in_a_save, folder, "half", train="inserted", **STEADY)
+    codes = jobs.job(2, killed_in_a_save, folder, "half", train="inserted", **SHORT)
     assert codes[1] == -signal.SIGKILL
     assert codes[0] not in (0, None)
     out = folder / "half"
-    assert Parts(out / "checkpoint-8.safetensors").facts["parts"] == 2
-    assert not (out / "checkpoint-16.safetensors").exists()
-    part_of(out / "checkpoint-16.safetensors", 3).write_bytes(b"of a save by four processes that was killed")
-    assert jobs.job(2, jobs.tune, folder, "half", train="inserted", **STEADY) == [0, 0]
-    assert furthest(out, folder / "inserted-2") == 0
+    assert Parts(out / "checkpoint-3.safetensors").facts["parts"] == 2
+    assert not (out / "checkpoint-6.safetensors").exists()
+    part_of(out / "checkpoint-6.safetensors", 3).write_bytes(b"of a save by four processes that was killed")
+    assert jobs.job(2, jobs.tune, folder, "half", train="inserted", **SHORT) == [0, 0]
+    assert jobs.job(2, jobs.tune, folder, "whole", train="inserted", **SHORT) == [0, 0]
+    assert furthest(out, folder / "whole") == 0
     assert not [*out.glob("*.part-3.*"), *out.glob(".*.tmp.*")]
 
 
@@ -157,7 +158,7 @@ def full_disk(folder, out, **changes):
     real = tensor_file.save_file
 
     def save(tensors, path, **options):
-        if "checkpoint-16.part-1" in path.name:
+        if "checkpoint-6.part-1" in path.name:
             raise SafetensorError("I/O error: No space left on device")
         real(tensors, path, **options)
 
@@ -168,11 +169,11 @@ def full_disk(folder, out, **changes):
         jobs.tune(folder, out, **changes)
 
 
-def test_a_full_disk_of_one_process_is_told_by_it(folder, capfd):
-    jobs.job(2, full_disk, folder, "full", train="inserted", **STEADY)
-    said = capfd.readouterr().err
+def test_a_full_disk_of_one_process_is_told_by_it(folder, tmp_path):
+    jobs.job(2, full_disk, folder, "full", said=tmp_path / "said", train="inserted", **SHORT)
+    said = (tmp_path / "said").read_text()
     assert said.count("No space left on device") == 1
-    assert [path.name for path in Run(folder / "full", {}, results=[]).checkpoints()] == ["checkpoint-8.safetensors"]
+    assert [path.name for path in Run(folder / "full", {}, results=[]).checkpoints()] == ["checkpoint-3.safetensors"]
 
 
 def other_settings(folder, out, **changes):
@@ -182,10 +183,10 @@ def other_settings(folder, out, **changes):
         jobs.tune(folder, out, lr=float(os.environ["RANK"]) + 1, **changes)
 
 
-def test_processes_with_other_settings_are_told(folder, capfd):
-    codes = jobs.job(2, other_settings, folder, "odd", seconds=60)
+def test_processes_with_other_settings_are_told(folder, tmp_path):
+    codes = jobs.job(2, other_settings, folder, "odd", seconds=60, said=tmp_path / "said")
     assert not {0, None} & set(codes)
-    said = " ".join(capfd.readouterr().err.split())
+    said = " ".join((tmp_path / "said").read_text().split())
     assert said.count("[disagree]") == 1
     assert "settings must be those of process 0, {'lr': 1.0}; got {'lr': 2.0} in process 1." in said
     assert not (folder / "odd" / "settings.json").exists()

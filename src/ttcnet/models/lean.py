@@ -61,13 +61,10 @@ class Weights:
                     piece.values.copy_(sliced(self.place[names[name]], names[name], where))
 
 
-def without_weights(
-    name: str, dtype: torch.dtype, *, trust_remote_code: bool = False
-) -> tuple[Any, Weights, dict[str, str]]:
-    """A model whose weights are not read; its files; and the names that its parameters have in them. Its memory is
-    promised by the operating system and not taken, for nothing is written to it. Buffers are as they must be."""
+def skeleton(name: str, dtype: torch.dtype, *, trust_remote_code: bool = False) -> Any:
+    """A model by its config.json alone. Its memory is promised by the operating system and not taken, for nothing is
+    written to it. Buffers are as they must be."""
     check_files(name)
-    weights = Weights(name)
     with loading(name):
         config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
         with no_init_weights():
@@ -75,6 +72,14 @@ def without_weights(
         model.tie_weights()
         with suppress(OSError):
             model.generation_config = GenerationConfig.from_pretrained(name)
+    return model.eval()
+
+
+def without_weights(
+    name: str, dtype: torch.dtype, *, trust_remote_code: bool = False
+) -> tuple[Any, Weights, dict[str, str]]:
+    """A model whose weights are not read; its files; and the names that its parameters have in them."""
+    model, weights = skeleton(name, dtype, trust_remote_code=trust_remote_code), Weights(name)
     names: dict[str, str] = {}
     all_names: dict[int, list[str]] = {}
     for each, parameter in model.named_parameters(remove_duplicate=False):
@@ -87,4 +92,4 @@ def without_weights(
             value = f"{name!r}, whose {there[0]} is of shape {shape} and not {tuple(parameter.shape)}"
             fail("model", RULE, value, "Its files do not fit its config.json: fetch them again.", "no-model")
     check_missing(name, [each for each, _ in model.named_parameters() if each not in names])
-    return model.eval(), weights, names
+    return model, weights, names

@@ -46,7 +46,9 @@ def job(count, target, *args, seconds=240, said=None, **changes):
         port = str(free.getsockname()[1])
     server = get_context("forkserver")
     server.set_forkserver_preload(["tests.train.jobs"])
-    processes = [server.Process(target=_one, args=(target, args, changes, rank, count, port, said)) for rank in range(count)]
+    processes = [
+        server.Process(target=_one, args=(target, args, changes, rank, count, port, said)) for rank in range(count)
+    ]
     for process in processes:
         process.start()
     for process in processes:

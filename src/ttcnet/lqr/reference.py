@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from .arithmetic import apply, exactly, fade, outer, symmetrise, with_heads
-from .problem import Family
+from .modulated import Family
 from .steps import Descent, Step, descend, largest_pivot, wide_dtype
 
 

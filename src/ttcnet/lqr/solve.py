@@ -6,7 +6,7 @@ import warnings
 
 import torch
 
-from . import checks, feedback, fused, kkt, riccati, symplectic
+from . import checks, dense, feedback, kkt, riccati, symplectic
 from .adjoint import Method, Terms, solve_implicitly, with_q0
 from .arithmetic import full_precision
 from .problem import LQR
@@ -62,8 +62,8 @@ def solve(
         checks.fail("gains", 'must be False for method="symplectic"', gains, remedy, "conflict")
     if check:
         problem.check()
-    if method == "riccati" and implicit is not False and fused.obstacle(problem) is None:
-        found, asked = fused.solve(problem, gains), problem.h0.dtype
+    if method == "riccati" and implicit is not False and dense.obstacle(problem) is None:
+        found, asked = dense.solve(problem, gains), problem.h0.dtype
         solution, quick = Solution(*(x.to(asked) for x in (*found[:4], *found.feedback))), found.compiled
     else:
         implicit = method != "riccati" if implicit is None else implicit
@@ -76,11 +76,11 @@ def solve(
 def _by_torch(problem: LQR, method: str, gains: bool, implicit: bool) -> tuple[Solution, bool]:
     """The solution, and whether all steps went the quick way."""
     way, asked = METHODS[method], problem.h0.dtype
-    dense = problem.standard_form(None if method == "symplectic" else wide_dtype(asked, problem.h0.device))
-    terms, limit = Terms(*(getattr(dense, name) for name in Terms._fields)), largest_pivot(asked, dense.h0.dtype)
-    with full_precision(dense.h0.device):
-        if dense.horizon == 0:
-            return _of_nothing(dense, asked, gains), True
+    whole = problem.standard_form(None if method == "symplectic" else wide_dtype(asked, problem.h0.device))
+    terms, limit = Terms(*(getattr(whole, name) for name in Terms._fields)), largest_pivot(asked, whole.h0.dtype)
+    with full_precision(whole.h0.device):
+        if whole.horizon == 0:
+            return _of_nothing(whole, asked, gains), True
         right = (terms.h0, terms.r, with_q0(terms.q), terms.c)
         found: tuple[torch.Tensor, ...] = ()
         with torch.set_grad_enabled(torch.is_grad_enabled() and not implicit):
@@ -90,18 +90,18 @@ def _by_torch(problem: LQR, method: str, gains: bool, implicit: bool) -> tuple[S
         u, h, costate = solve_implicitly(way, factors, terms, limit) if implicit else way.substitute(factors, *right)
         if gains and implicit:
             found = feedback.differentiable(terms, found)  # type: ignore[arg-type]
-        cost = dense.objective(u, h)
+        cost = whole.objective(u, h)
         quick = isinstance(factors, riccati.Factors) and all(isinstance(step, Quick) for step in factors.steps)
     return Solution(*(x.to(asked) for x in (u, h, costate, cost, *found))), quick
 
 
-def _of_nothing(dense: LQR, asked: torch.dtype, gains: bool) -> Solution:
+def _of_nothing(whole: LQR, asked: torch.dtype, gains: bool) -> Solution:
     """No step: nothing is decided, and h_0 costs nothing."""
-    h, u = dense.h0.unsqueeze(-2), dense.B.sum(-2)
+    h, u = whole.h0.unsqueeze(-2), whole.B.sum(-2)
     zero = torch.zeros_like(h)
-    parts = [u, h, zero, dense.objective(u, h)]
+    parts = [u, h, zero, whole.objective(u, h)]
     if gains:
-        parts += [dense.B.mT, u, torch.zeros_like(dense.h0[..., None, :, None] * zero.unsqueeze(-2)), zero]
+        parts += [whole.B.mT, u, torch.zeros_like(whole.h0[..., None, :, None] * zero.unsqueeze(-2)), zero]
     return Solution(*(x.to(asked) for x in parts))
 
 

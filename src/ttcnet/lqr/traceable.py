@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._higher_order_ops.while_loop import while_loop
 
 from .arithmetic import apply, fade, outer, symmetrise, with_heads
-from .problem import Family
+from .modulated import Family
 
 
 def first_actions(family: Family, horizon: int) -> Tensor:

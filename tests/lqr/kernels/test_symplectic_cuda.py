@@ -16,8 +16,8 @@ import torch
 from tests.lqr import emulator
 from ttcnet.lqr import ops, plan
 from ttcnet.lqr.kernels import fused_cuda, nvrtc, symplectic_cuda
+from ttcnet.lqr.modulated import Family
 from ttcnet.lqr.plan import _has_symplectic_kernels
-from ttcnet.lqr.problem import Family
 from ttcnet.testing.errors import NAMES, cast, differentiate, relative_errors, weights
 from ttcnet.testing.memory import unwritten_is_nan
 from ttcnet.testing.regimes import draw

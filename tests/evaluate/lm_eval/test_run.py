@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,12 +23,14 @@ from ttcnet.models import TTCNetConfig, TTCNetForCausalLM
 pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'ttcnet[lm]'")
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_model
+from lm_eval.tasks import TaskManager
 
 from ttcnet.evaluate.lm_eval import run as lm_run
 from ttcnet.evaluate.lm_eval.answer_cache import AnswerCache
 from ttcnet.evaluate.lm_eval.model import TTCNetLM
-from ttcnet.evaluate.lm_eval.tasks.amc import problems, scores
+from ttcnet.evaluate.lm_eval.our_tasks import config, is_ours
 
+ROOT = Path(__file__).parents[3]
 PAIRS = [("1 + 2 =", " 3"), ("the answer is", " 4 ?"), ("7", " + 1 = 8"), ("1 + 2 =", " 4"), ("", "the answer")]
 TASK = """
 task: {name}
@@ -310,17 +313,40 @@ def test_a_sampled_answer_is_handed_out_once(tmp_path):
     assert again.take("loglikelihood", ("a", "b")) == (-0.1, True)
 
 
-def test_amc_is_read_from_a_file_and_graded(tmp_path):
+def test_any_task_of_ours_is_one_of_lm_eval(tmp_path):
+    """AMC from a file: its examples, prompts, grades and metrics are those of the task."""
     path = tmp_path / "amc.jsonl"
     path.write_text('{"problem": "What is a half?", "answer": "1/2"}\n{"problem": "2 + 1?", "answer": 3}\n')
-    found = problems(str(path), version=1.0)["test"]
-    assert found[:] == {"problem": ["What is a half?", "2 + 1?"], "answer": ["1/2", "3"]}
-    texts = [r"\boxed{0.5}", r"\boxed{2}", r"\boxed{\frac{1}{2}}", "No idea."]
-    assert scores(found[0], [texts]) == {"acc@8": 0.5, "pass@8": 1.0}
-    assert scores(found[1], [texts]) == {"acc@8": 0.0, "pass@8": 0.0}
+    loaded = lm_run.TaskManager(include_defaults=False).load(config("amc", str(tmp_path)))
+    (task,) = loaded["tasks"].values()
+    assert (task.task_name, task.config.repeats) == ("amc", 8)
+    rows = list(task.test_docs())
+    assert [(task.doc_to_text(row), task.doc_to_target(row)) for row in rows] == [
+        ("What is a half?\n", "1/2"), ("2 + 1?\n", "3"),
+    ]  # fmt: skip
+    texts = [r"\boxed{0.5}", r"\boxed{2}", r"\boxed{\frac{1}{2}}", "No idea."] * 2
+    graded = [task.process_results(row, [texts]) for row in rows]
+    figures = {name: sum_up([each[name] for each in graded]) for name, sum_up in task.aggregation().items()}
+    assert figures == {"accuracy": 0.25, "pass@8": 0.5}
     path.write_text('{"problem": "What is a half?", "answer": "1/2"}\n{"problem": "2 + 1?"}\n')
     with raises("bad-data", "data", " line 2: no answer"):
-        problems(str(path))
+        config("amc", str(tmp_path))
+    assert is_ours("countdown")
+    assert is_ours(str(path))
+    assert not is_ours("hellaswag")
+    assert not is_ours("nowhere.jsonl")
+
+
+def test_a_task_of_ones_own_through_the_command(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(lm_run, "TaskManager", lambda **_: TaskManager(include_defaults=False))
+    own = str(ROOT / "tests" / "tasks" / "backwards.py")
+    done = command(place, tmp_path, "--tasks", own, "--limit", "2", "--max-tokens", "4")
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "results.json").read_text())["results"]["backwards"]
+    assert found["accuracy,samples"] == 0
+    assert 0 <= found["letters,samples"] <= 1
+    samples = [json.loads(line) for line in (tmp_path / "samples-backwards.jsonl").read_text().splitlines()]
+    assert [sample["accuracy"][0]["right"] for sample in samples] == [False, False]
 
 
 def test_lm_eval_knows_the_model():

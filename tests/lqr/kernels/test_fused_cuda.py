@@ -12,7 +12,7 @@ import torch
 from tests.lqr import emulator
 from ttcnet.lqr import plan
 from ttcnet.lqr.kernels import fused_cuda
-from ttcnet.lqr.problem import Family
+from ttcnet.lqr.modulated import Family
 from ttcnet.testing.errors import NAMES, cast, differentiate, relative_errors, weights
 from ttcnet.testing.memory import unwritten_is_nan
 from ttcnet.testing.regimes import draw

@@ -1,4 +1,4 @@
-"""plan() on a CUDA device, as its users call it. test_kernels.py has the kernels themselves."""
+"""plan() on a CUDA device, as its users call it. kernels/test_fused_cuda.py has the kernels themselves."""
 
 import pytest
 import torch

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from ttcnet.lqr import LQR, fused, solve
-from ttcnet.lqr.kernels import dense_cpu as dense
+from tests.raising import raises
+from ttcnet.lqr import LQR, dense, solve
+from ttcnet.lqr.kernels import dense_cpu
 from ttcnet.testing.problems import random_problem
 from ttcnet.testing.tolerance import beyond, by, cases
 
@@ -27,7 +28,7 @@ def gradients(problem, gains=False, **options):
 
 
 def agree(problem, rtol=1e-9, gains=False):
-    assert fused.obstacle(problem) is None
+    assert dense.obstacle(problem) is None
     (found, slopes), (truth, wanted) = (gradients(problem, gains, implicit=x) for x in (None, False))
     for name in PARTS + (GAINS if gains else ()):
         a, b = getattr(found, name), getattr(truth, name)
@@ -81,7 +82,7 @@ def test_what_is_shared_by_problems_or_steps_or_both():
 def test_expanded_fields_are_read_once_and_have_gradients_of_their_own_shape():
     problem = random_problem((3,), 1, 4, 2, affine=True)
     wide = {name: x if name == "h0" else x.expand(3, 6, *x.shape[2:]) for name, x in problem.given().items()}
-    given = dense.read(LQR(**wide).given(), torch.Size((3,)), 6)
+    given = dense_cpu.read(LQR(**wide).given(), torch.Size((3,)), 6)
     assert given.arrays["A"].shape == (3, 1, 4, 4)
     leaf = wide["A"].requires_grad_()
     found = torch.autograd.grad(solve(LQR(**{**wide, "A": leaf})).u.square().sum(), leaf)[0]
@@ -92,7 +93,7 @@ def test_expanded_fields_are_read_once_and_have_gradients_of_their_own_shape():
 
 def test_nothing_kept_is_worked_out_again():
     problem = random_problem((5,), 6, 3, 2, affine=True)
-    with patch.object(dense, "KEPT", 0):
+    with patch.object(dense_cpu, "KEPT", 0):
         _, found = gradients(problem)
     _, wanted = gradients(problem)
     for name, x in wanted.items():
@@ -106,7 +107,7 @@ def test_pieces_and_threads():
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
-        with patch.object(dense, "PIECE", 1):
+        with patch.object(dense_cpu, "PIECE", 1):
             _, found = gradients(shared)
     finally:
         torch.set_num_threads(before)
@@ -121,8 +122,8 @@ def test_hard_problems_are_solved_in_their_own_way_and_leave_the_others_alone(dt
     R[1], R[4] = 1e-5 * R[1], 1e-11 * R[4]  # more actions than states, and next to free
     mixed = replace(problem, R=R, N=N)
     shared = replace(mixed, A=mixed.A[:1])
-    fields = tuple(getattr(shared, name) for name in fused.FIELDS)
-    groups = fused._solve(fields, 5, False, False)[1][1]
+    fields = tuple(getattr(shared, name) for name in dense.FIELDS)
+    groups = dense._solve(fields, 5, False, False)[1][1]
     assert len(groups) == (3 if dtype == torch.float32 else 2)
     assert not solve(shared).residual(shared).max() > (1e-5 if dtype == torch.float32 else 1e-11)
     agree(shared, rtol=1e-3 if dtype == torch.float32 else 1e-7)
@@ -133,7 +134,7 @@ def test_one_bad_problem_is_named_and_the_others_are_solved():
     Q = problem.Q.clone()
     Q[1] -= 50 * torch.eye(3)
     bad = replace(problem, Q=Q)
-    with pytest.raises(ValueError, match=r"problem \(1,\) of the batch"):
+    with raises("not-positive", None, r"problem \(1,\) of the batch"):
         solve(bad)
     found, truth = solve(bad, check=False), solve(problem)
     assert found.u[1].isnan().all()
@@ -165,10 +166,10 @@ def test_values_are_symmetric_to_the_bit():
 @pytest.mark.parametrize("work", [np.float32, np.float64])
 def test_no_output_is_left_unwritten(work):
     problem = random_problem((21,), 3, 3, 2, affine=True, dtype=torch.float32)
-    given = dense.read(problem.given(), problem.batch_shape, 3)
+    given = dense_cpu.read(problem.given(), problem.batch_shape, 3)
     empty = np.empty
     with patch.object(np, "empty", lambda shape, dtype=float: np.full(shape, np.nan, dtype)):
-        out, kept, _ = dense.forward(given, work, True, True)
+        out, kept, _ = dense_cpu.forward(given, work, True, True)
     assert empty is np.empty
     assert all(np.isfinite(x).all() for x in (*out.values(), kept[:, :, :, :21]))
 
@@ -176,9 +177,9 @@ def test_no_output_is_left_unwritten(work):
 def test_where_it_cannot_run():
     problem = random_problem((), 2, 2, 2)
     big = random_problem((), 1, 65, 1)
-    assert "up to 64 states" in fused.obstacle(big)
+    assert "up to 64 states" in dense.obstacle(big)
     assert solve(big).u.isfinite().all()
-    with patch.object(dense, "why_not", lambda: "the package numba is not installed"):
-        assert "numba" in fused.obstacle(problem)
+    with patch.object(dense_cpu, "why_not", lambda: "the package numba is not installed"):
+        assert "numba" in dense.obstacle(problem)
         truth = solve(problem)
     torch.testing.assert_close(solve(problem).u, truth.u)

@@ -8,7 +8,7 @@ from torch.export import Dim
 
 from tests.raising import raises
 from ttcnet.lqr import ops, plan
-from ttcnet.lqr.problem import Family
+from ttcnet.lqr.modulated import Family
 from ttcnet.lqr.traceable import first_actions
 from ttcnet.nn import TTCLayer
 from ttcnet.testing.errors import cast

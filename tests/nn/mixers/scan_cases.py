@@ -1,7 +1,7 @@
 """Mamba's kernels against the plain scan in float64, on the very numbers that the kernels got.
 
 On a machine without a GPU they run in Triton's interpreter, which is chosen for good when triton is imported, hence in
-a process of its own: TRITON_INTERPRET=1 python -m tests.nn.scan_cases prints the errors of all CASES.
+a process of its own: TRITON_INTERPRET=1 python -m tests.nn.mixers.scan_cases prints the errors of all CASES.
 """
 
 import json

@@ -19,11 +19,11 @@ from torch.nn import Parameter
 from . import feedback, riccati
 from .adjoint import Terms, adjoint_terms, completed, products, tangent_terms, transformed, with_q0
 from .arithmetic import apply, full_precision, symmetrise, working_dtype
-from .kernels import dense_cpu as dense
+from .kernels import dense_cpu
 from .problem import LQR
 from .steps import largest_pivot
 
-FIELDS = dense.FIELDS
+FIELDS = dense_cpu.FIELDS
 Fields = tuple[Tensor | None, ...]
 
 
@@ -41,13 +41,13 @@ def obstacle(problem: LQR) -> str | None:
     device, largest = problem.h0.device.type, max(problem.state_size, problem.action_size)
     if device != "cpu":
         return f"they run on the CPU, and the problem is on the device {problem.h0.device}"
-    if largest > dense.LARGEST:
-        return f"they hold up to {dense.LARGEST} states and actions, and this problem has {largest}"
+    if largest > dense_cpu.LARGEST:
+        return f"they hold up to {dense_cpu.LARGEST} states and actions, and this problem has {largest}"
     if problem.horizon == 0:
         return "there is no step to solve"
     if torch.compiler.is_compiling() or any(type(x) not in (Tensor, Parameter) for x in problem.given().values()):
         return "they take plain tensors, outside of torch.compile"
-    return dense.why_not()
+    return dense_cpu.why_not()
 
 
 def solve(problem: LQR, gains: bool) -> Found:
@@ -56,12 +56,12 @@ def solve(problem: LQR, gains: bool) -> Found:
     dtype = working_dtype(problem.h0.dtype)
     fields = tuple(None if x is None else x.to(dtype) for x in (getattr(problem, name) for name in FIELDS))
     if transformed():
-        found = Found(*_TransformedFused.apply(problem.horizon, *fields))
+        found = Found(*_TransformedDense.apply(problem.horizon, *fields))
         return found if not gains else found._replace(feedback=_feedback(problem, dtype))
     if not torch.is_grad_enabled() or not any(x is not None and x.requires_grad for x in fields):
         return _solve(fields, problem.horizon, gains, False)[0]
     notes: list[bool] = []
-    u, h, costate, cost, *values = _Fused.apply(problem.horizon, gains, notes, *fields)
+    u, h, costate, cost, *values = _Dense.apply(problem.horizon, gains, notes, *fields)
     K, k, P, p = values
     more = feedback.differentiable(_standard(problem, dtype), (K, k, P, p)) if gains else ()
     return Found(u, h, costate, cost, more, all(notes))
@@ -100,15 +100,15 @@ WAYS = {torch.float32: ((np.float32, 1e3), (np.float64, 1e9)), torch.float64: ((
 
 
 @torch.no_grad()
-def _solve(fields: Fields, horizon: int, gains: bool, keep: bool) -> tuple[Found, tuple[dense.Given, list[Group]]]:
+def _solve(fields: Fields, horizon: int, gains: bool, keep: bool) -> tuple[Found, tuple[dense_cpu.Given, list[Group]]]:
     """The solution, and what the backward pass needs."""
     batch, asked = _batch(fields), fields[4].dtype  # type: ignore[union-attr]
-    given = dense.read({name: x for name, x in zip(FIELDS, fields, strict=True) if x is not None}, batch, horizon)
+    given = dense_cpu.read({name: x for name, x in zip(FIELDS, fields, strict=True) if x is not None}, batch, horizon)
     parts: dict[str, Any] = {}
     groups: list[Group] = []
     index = None
     for work, limit in WAYS[asked]:
-        out, kept, lost = dense.forward(given.of(index), work, keep and index is None, gains)
+        out, kept, lost = dense_cpu.forward(given.of(index), work, keep and index is None, gains)
         hard = np.flatnonzero(~(lost <= limit))  # NaN, too
         if index is None:
             parts = {name: x for name, x in out.items() if gains or name in Found._fields}
@@ -165,7 +165,7 @@ def _by_riccati(horizon: int, fields: Fields) -> tuple[Tensor, Tensor, Tensor]:
     return riccati.substitute(factors, h0, r, with_q0(q), c)
 
 
-class _Fused(torch.autograd.Function):
+class _Dense(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, horizon: int, gains: bool, notes: list[bool], *fields: Any) -> Any:
         found, ctx.made = _solve(fields, horizon, gains, True)
@@ -184,14 +184,19 @@ class _Fused(torch.autograd.Function):
             return (None,) * (3 + len(fields))
         wanted = tuple(name for name, want in zip(FIELDS, ctx.needs_input_grad[3:], strict=True) if want)
         if torch.is_grad_enabled():
-            found = _in_torch(ctx.horizon, fields, (u, h, costate), grads[:4], _by_fused)
+            found = _in_torch(ctx.horizon, fields, (u, h, costate), grads[:4], _by_compiled)
             return None, None, None, *(x if name in wanted else None for name, x in zip(FIELDS, found, strict=True))
         totals = _gradients(ctx.horizon, ctx.made, tuple(fields), (u, h, costate), grads[:4], wanted)
         return None, None, None, *(totals.get(name) for name in FIELDS)
 
 
 def _gradients(
-    horizon: int, made: tuple[dense.Given, list[Group]], fields: Fields, point: Any, grads: Any, wanted: tuple[str, ...]
+    horizon: int,
+    made: tuple[dense_cpu.Given, list[Group]],
+    fields: Fields,
+    point: Any,
+    grads: Any,
+    wanted: tuple[str, ...],
 ) -> dict[str, Tensor]:
     """By the compiled pass, group by group."""
     (given, groups), batch = made, _batch(fields)
@@ -211,7 +216,7 @@ def _gradients(
             parts = {name: x.numpy() for name, x in zip(FIELDS, found, strict=True) if x is not None}
         else:
             kept = np.empty((0, 1, 1, 1), work) if kept is None else kept
-            parts = dense.backward(given.of(index), work, kept, some[:3], some[3:], wanted)
+            parts = dense_cpu.backward(given.of(index), work, kept, some[:3], some[3:], wanted)
         for name in wanted:
             _put(totals, name, parts[name], index, given)
     lead, result = len(batch), {}
@@ -223,7 +228,7 @@ def _gradients(
     return result
 
 
-def _put(totals: dict[str, Any], name: str, part: Any, index: Any, given: dense.Given) -> None:
+def _put(totals: dict[str, Any], name: str, part: Any, index: Any, given: dense_cpu.Given) -> None:
     """A group's gradient of a field into that of all problems."""
     if given.forms[name][0]:
         part = part.sum(0, keepdims=True)
@@ -239,14 +244,14 @@ def _put(totals: dict[str, Any], name: str, part: Any, index: Any, given: dense.
 Solver = Callable[[int, Fields], tuple[Tensor, Tensor, Tensor]]
 
 
-def _by_fused(horizon: int, fields: Fields) -> tuple[Tensor, Tensor, Tensor]:
+def _by_compiled(horizon: int, fields: Fields) -> tuple[Tensor, Tensor, Tensor]:
     if any(x is not None and x.requires_grad for x in fields) and torch.is_grad_enabled():
-        return _Fused.apply(horizon, False, [], *fields)[:3]
+        return _Dense.apply(horizon, False, [], *fields)[:3]
     return _solve(fields, horizon, False, False)[0][:3]
 
 
 def _by_transformed(horizon: int, fields: Fields) -> tuple[Tensor, Tensor, Tensor]:
-    return _TransformedFused.apply(horizon, *fields)[:3]
+    return _TransformedDense.apply(horizon, *fields)[:3]
 
 
 def _in_torch(horizon: int, fields: Any, point: Any, grads: Any, again: Solver) -> list[Tensor | None]:
@@ -271,7 +276,7 @@ def _in_torch(horizon: int, fields: Any, point: Any, grads: Any, again: Solver) 
     return [None if x is None else y.sum_to_size(x.shape) for x, y in zip(fields, every, strict=True)]
 
 
-class _TransformedFused(torch.autograd.Function):
+class _TransformedDense(torch.autograd.Function):
     """Under torch.func and in forward mode: what is mapped over is one more leading dimension of the batch."""
 
     @staticmethod
@@ -295,7 +300,7 @@ class _TransformedFused(torch.autograd.Function):
             None if x is None else x.unsqueeze(0) if d is None else x.movedim(d, 0)
             for x, d in zip(fields, dims[1:], strict=True)
         ]
-        found = _TransformedFused.apply(horizon, *moved)
+        found = _TransformedDense.apply(horizon, *moved)
         return found, (0,) * len(found)
 
     @staticmethod

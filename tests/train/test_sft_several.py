@@ -11,7 +11,7 @@ from multiprocessing import get_context
 import pytest
 
 from tests.train.conftest import run_settings
-from tests.train.test_runs import checkpoints
+from tests.train.test_run import checkpoints
 from tests.train.tiny import model, sums, tokenizer
 from ttcnet import tensor_file
 from ttcnet.processes import PATIENCE

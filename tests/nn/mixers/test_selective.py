@@ -18,7 +18,7 @@ from ttcnet.nn.mixers import Mamba, build, selective
 from .scan_cases import CASES, NAMES, check_operators, differentiate, draw, errors, fused_scan
 
 gpu = pytest.mark.gpu
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SUDOKU = (64, 81, 2, 256, 16)
 try:
     TRITON = tuple(int(part) for part in version("triton").split(".")[:2])
@@ -29,7 +29,7 @@ except PackageNotFoundError:
 @pytest.mark.skipif(TRITON < (3, 7), reason="needs triton 3.7 or newer: older interpreters do not know numpy 2.4")
 def test_the_kernels_in_the_interpreter():
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    call = [sys.executable, "-m", "tests.nn.scan_cases"]
+    call = [sys.executable, "-m", "tests.nn.mixers.scan_cases"]
     result = subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.raising import raises
-from tests.train.test_checkpoints import KilledError, assert_equal, kill_at, log
+from tests.train.test_checkpoint import KilledError, assert_equal, kill_at, log
 from tests.train.tiny import model, tokenizer
 from ttcnet.locking import owned
 from ttcnet.train import example_store, sft

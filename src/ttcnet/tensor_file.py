@@ -19,7 +19,7 @@ from ttcnet.writing import replacing
 
 
 def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    """Tensors by name, and facts that are fit for JSON."""
+    """Save tensors by name, with facts that are fit for JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as new:
         write(new, tensors, facts)
@@ -34,7 +34,7 @@ def write(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """While safetensors writes there: its error, of a full disk for example, as an OSError."""
+    """Turn an error of safetensors, such as a full disk, into an OSError."""
     try:
         yield
     except SafetensorError as error:
@@ -42,7 +42,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `save` was given. A file that is damaged, or none of ours, is an error."""
+    """The tensors and facts that `save` wrote. A damaged file, or a file of something else, is an error."""
     with _reading(path) as file:
         return {name: file.get_tensor(name) for name in file.keys()}, _facts(file)  # noqa: SIM118
 
@@ -83,7 +83,7 @@ def told(path: Path) -> Iterator[None]:
 
 
 def digest(tensors: dict[str, Tensor]) -> str:
-    """A number for the names and contents of tensors, by which damage is noticed."""
+    """A number for the names and contents of tensors. It shows damage."""
     total = hashlib.sha256()
     for name in sorted(tensors):
         total.update(name.encode())

@@ -39,8 +39,8 @@ def model_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
 def restore_model(
     tensors: Mapping[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer, source: str = "checkpoint"
 ) -> None:
-    """Put back what `model_state` gave, of which every process takes its pieces. Tensors that are there are overwritten
-    in place."""
+    """Put back what `model_state` returned. Every process takes its pieces. Tensors that exist are overwritten in
+    place."""
     parameters = trained_parameters(model)
     saved = {name.removeprefix("model/") for name in tensors if name.startswith("model/")}
     if saved != set(parameters):
@@ -83,8 +83,8 @@ def read_like(tensors: Mapping[str, Tensor], key: str, like: Tensor, source: str
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """By name, without what wrappers put into it. A weight with two names, as tied embeddings have, goes by the
-    first."""
+    """The trained parameters by name, without the prefixes of wrappers. A weight with two names, as tied embeddings
+    have, keeps the first."""
     found = {}
     for name, parameter in model.named_parameters():
         for wrapper in WRAPPERS:
@@ -95,7 +95,7 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def check_carried(tensors: Mapping[str, Tensor], carried: dict[str, Tensor], source: str = "checkpoint") -> None:
-    """That what a task carries from step to step is there, in its shapes."""
+    """Fail unless the tensors that a task carries from step to step are there, in their shapes."""
     for name, x in carried.items():
         value = tensors.get(f"task/{name}")
         if value is None or value.shape != x.shape or value.dtype != x.dtype or not value.isfinite().all():
@@ -104,7 +104,7 @@ def check_carried(tensors: Mapping[str, Tensor], carried: dict[str, Tensor], sou
 
 
 def random_states() -> dict[str, Tensor]:
-    """Of Python, numpy and torch, in this process."""
+    """The random states of Python, numpy and torch in this process."""
     kind, keys, *rest = np.random.get_state()
     others = {"python": random.getstate(), "numpy": [kind, np.asarray(keys).tolist(), *rest]}
     states = {"random/others": torch.frombuffer(bytearray(json.dumps(others).encode()), dtype=torch.uint8)}
@@ -115,7 +115,7 @@ def random_states() -> dict[str, Tensor]:
 
 
 def restore_random(tensors: Mapping[str, Tensor], source: str = "checkpoint") -> None:
-    """Put back what `random_states` gave."""
+    """Put back what `random_states` returned."""
     try:
         others = json.loads(tensors["random/others"].numpy().tobytes())
         version, words, gauss = others["python"]
@@ -130,7 +130,7 @@ def restore_random(tensors: Mapping[str, Tensor], source: str = "checkpoint") ->
 
 
 def seed_all(seed: int) -> None:
-    """Start the random numbers of Python, numpy and torch anew."""
+    """Seed the random numbers of Python, numpy and torch."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)

@@ -37,7 +37,7 @@ def draw(problems: int, n: int, m: int, horizon: int, device: str = "cpu") -> LQ
         "R": torch.eye(m).repeat(problems, horizon, 1, 1),
         "h0": torch.randn(problems, n),
     }
-    return LQR(**{name: x.to(device) for name, x in fields.items()})  # type: ignore[arg-type]
+    return LQR(**{name: x.to(device) for name, x in fields.items()})
 
 
 def by_solve(problem: LQR) -> Tensor:

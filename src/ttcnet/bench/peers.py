@@ -67,7 +67,7 @@ def diffilqrax(family: ModulatedLQR, horizon: int) -> Tensor:
 
 def by_diffilqrax(p: LQR) -> Tensor:
     """All actions of a batch of problems without linear terms."""
-    return _ThroughJax.apply(p.A, p.B, p.Q, p.R, p.h0)  # type: ignore[no-any-return]
+    return _ThroughJax.apply(p.A, p.B, p.Q, p.R, p.h0)
 
 
 class _ThroughJax(torch.autograd.Function):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -27,6 +26,7 @@ from .. import loop
 from ..checkpoint import random_states
 from ..run import Run
 from ..sft import RESULTS, add_lora, save_result
+from ..sharding import check_launcher
 from .policy import Policy, PolicyLearner
 from .samples import Actor, GradingError, Questions
 from .settings import Reinforcement
@@ -46,9 +46,7 @@ def reinforce(
         tokenizer: likewise.
         trust_remote_code: run code that comes with them.
     """
-    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
-        remedy = "Start it by `accelerate launch --multi_gpu`, which keeps a copy of the model on every GPU."
-        fail("FSDP", "must be off: ttcnet grpo spreads samples over GPUs, not weights", "on", remedy, "conflict")
+    check_launcher()
     task, examples = read(config.task, config)
     held_out = None if config.held_out is None else read(config.held_out, config, config.held_out_examples)
     check_rewards(task, examples, config.rewards)

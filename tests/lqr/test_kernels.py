@@ -131,9 +131,13 @@ def test_a_problem_without_a_minimum_gives_nan(place, dtype):
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(
-    ("n", "m", "horizon", "lanes"), [(5, 8, 20, (2, 32, 1)), (16, 5, 18, (16, 32, 1)), (16, 5, 3, (4, 32, 1))]
+    ("n", "m", "horizon", "lanes", "dtype"),
+    [
+        (5, 8, 20, (2, 32, 1), torch.float64),
+        (16, 5, 18, (16, 32, 1), torch.float32),
+        (16, 5, 3, (4, 32, 1), torch.float32),
+    ],
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_halves_of_check_points_give_the_same_bits(place, n, m, horizon, lanes, dtype):
     """P is symmetric to the bit, so nothing is lost, by problems that are solved again with twice the digits either."""
     family = draw("trained", tokens=2, heads=2, n=n, m=m)
@@ -146,9 +150,9 @@ def test_halves_of_check_points_give_the_same_bits(place, n, m, horizon, lanes, 
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("form", [name for name in FORMS if name != "plain"])
-@pytest.mark.parametrize(("n", "m", "horizon"), [(5, 3, 70), (3, 5, 17)])
-def test_every_form_is_exact(place, form, n, m, horizon):
-    family = draw("trained", tokens=3, heads=3, n=n, m=m)
+def test_every_form_is_exact(place, form):
+    """Beyond 64 steps, all kept or not."""
+    family, horizon = draw("trained", tokens=3, heads=3, n=5, m=3), 70
     errors = errors_of(cast(family, torch.float64), horizon, place, form=FORMS[form])
     assert max(errors.values()) < 1e-11, errors
 
@@ -170,3 +174,12 @@ def test_all_steps_are_kept_where_that_takes_little_memory(problems, horizon, wh
 
 def test_a_half_is_not_much_more_than_half():
     assert [kept_size(N, True) / N**2 for N in (4, 8, 16, 64)] == [1, 0.75, 0.625, 0.53125]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("n", "m", "lanes"), [(16, 16, (16, 32, 1)), (13, 20, (16, 64, 1)), (20, 7, (32, 32, 1))])
+def test_four_actions_at_once(place, n, m, lanes):
+    """More actions than lanes too, and a row of 32."""
+    family = cast(draw("trained", tokens=2, heads=3, n=n, m=m), torch.float64)
+    errors = errors_of(family, 5, place, form=FORMS["fours"], lanes=lanes)
+    assert max(errors.values()) < 1e-11, errors

@@ -12,11 +12,12 @@
 //
 // Set by the compiler: N, M (padded sizes), LANES, THREADS, BLOCKS (that a multiprocessor must hold at once), SHARED_B,
 // SHARED_Q, ONE_DECAY_A, SUMMED (neighbouring heads whose gradients of a shared B or Q are added up here, 1 or all of a
-// block), HALVES (whether the lower half of a symmetric matrix is all that is kept of it), and real (float or double).
+// block), HALVES (whether the lower half of a symmetric matrix is all that is kept of it), FOURS (whether four actions are
+// absorbed together where a lane has one row), and real (float or double).
 
 // Shared memory of a group, in entries, sized so that neighbouring groups do not wait for the same banks:
 #define B_ROW (N + 4)                                     // of a row of B transposed, which lanes read one each
-#define EXCHANGE ((6 * (WIDEST + 4) + 31) / 32 * 32 + 4)  // through which its lanes tell each other vectors
+#define EXCHANGE (((FOURS ? 12 : 6) * (WIDEST + 4) + 31) / 32 * 32 + 4)  // through which its lanes tell each other vectors
 
 // Lanes of a group always move together; other groups of the warp may have ended.
 struct Group {
@@ -60,6 +61,8 @@ struct Group {
         __syncwarp(mask);
     }
     __device__ real *actions() const { return exchange + 4 * (WIDEST + 4); }
+    // with FOURS, two times four vectors more
+    __device__ real *fours(int which) const { return exchange + 4 * (1 + which) * (WIDEST + 4); }
 };
 
 // Everything a lane knows of its problem that does not change over time.

@@ -146,8 +146,9 @@ def _shaped(kernel: str, kind: Kind, form: Form) -> Launch:
     backward = kernel != "fused_forward"
     chosen = lanes(kind.problems, N, backward)
     groups, widest = chosen[1] // chosen[0], max(N, M)
-    of_group = (6 * (widest + 4) + 31) // 32 * 32 + 4 + N * widest + 16  # EXCHANGE and ROOM
+    fours = form.fours and not backward and chosen[0] == N >= 16
+    of_group = ((12 if fours else 6) * (widest + 4) + 31) // 32 * 32 + 4 + N * widest + 16  # EXCHANGE and ROOM
     summed = groups if kind.heads % groups == 0 else 1
     source = "fused_backward.cu" if backward else "fused_forward.cu"
-    more = {"SUMMED": summed, "HALVES": int(form.halves)}
+    more = {"SUMMED": summed, "HALVES": int(form.halves), "FOURS": int(fours)}
     return launch(source, kernel, kind, chosen, of_group, M * (N + 4), N * N, summed, more)

@@ -17,10 +17,12 @@ class Form:
 
     halves: check-points hold the lower half of the symmetric P: less memory, and rows that are put together again.
     whole: P of every step is kept where that takes little memory, so that the backward pass recomputes nothing.
+    fours: four actions are absorbed together where a lane has one row of 16 or 32, that is, where problems are few.
     """
 
     halves: bool = False
     whole: bool = False
+    fours: bool = False
 
 
 FORMS = {
@@ -28,6 +30,8 @@ FORMS = {
     "halves": Form(halves=True),
     "whole": Form(whole=True),
     "whole halves": Form(halves=True, whole=True),
+    "fours": Form(fours=True),
+    "all": Form(halves=True, whole=True, fours=True),
 }
 SHORT = 64  # steps: up to there, a form that keeps P whole keeps every step
 WHOLE_BYTES = 2 * 2**30  # beyond, as long as all of them take no more than this

@@ -18,7 +18,7 @@ from torch import Tensor
 from ttcnet.lqr.kernels import fused_cuda
 from ttcnet.lqr.kernels.fused_forms import FORMS, forced
 from ttcnet.lqr.kernels.launch import Run
-from ttcnet.lqr.problem import Family
+from ttcnet.lqr.modulated import Family
 from ttcnet.testing.errors import NAMES, cast, differentiate, fill, relative_errors, weights
 from ttcnet.testing.regimes import draw
 

@@ -11,7 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ..problem import Family
+from ..modulated import Family
 from . import nvrtc
 from .fused_forms import Form, KeptSteps, choose, kept_size, kept_steps, lanes
 from .launch import LARGEST, Kind, Launch, Run, arguments, kind_of, launch, padded

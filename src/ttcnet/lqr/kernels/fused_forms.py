@@ -34,7 +34,7 @@ FORMS = {
     "all": Form(halves=True, whole=True, fours=True),
 }
 SHORT = 64  # steps: up to there, a form that keeps P whole keeps every step
-WHOLE_BYTES = 2 * 2**30  # beyond, as long as all of them take no more than this
+WHOLE_BYTES = 5 * 2**29  # beyond, as long as all of them take no more than this
 _forced: Form | None = None
 
 

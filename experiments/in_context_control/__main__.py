@@ -54,7 +54,9 @@ def _fits(name: str, words: str) -> bool:
 
 def main(
     out: Annotated[Path, typer.Option(help="Folder for the runs.")],
-    only: Annotated[list[str] | None, typer.Option(help="trunk, references, read, told, arms, or read/ARM; repeat.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="trunk, references, read, told, arms, or read/ARM; repeat.")
+    ] = None,
     size: Annotated[str, typer.Option(help="small, for a CPU, or large, for a GPU.")] = "small",
     seeds: Annotated[int, typer.Option(help="Seeds of every arm.")] = 5,
     rates: Annotated[str, typer.Option(help="Rates to choose from; a single one is taken.")] = "3e-3,1e-2",
@@ -74,7 +76,9 @@ def main(
         floats = tuple(float(rate) for rate in rates.split(","))
         changed = {"steps": steps, "pool": pool, "judged": judged}
         arm_size = SIZES[size]["arm"] | {name: value for name, value in changed.items() if value}
-        reading = Reading("prefixes", "attention", **SIZES[size]["trunk"] | ({"steps": trunk_steps} if trunk_steps else {}))
+        reading = Reading(
+            "prefixes", "attention", **SIZES[size]["trunk"] | ({"steps": trunk_steps} if trunk_steps else {})
+        )
         trunks = out / "trunk"
         for name in names(only):
             if name == "trunk":
@@ -89,7 +93,9 @@ def main(
             rate = floats[0]
             if len(floats) > 1:
                 rate = float(_run(tuning, out / task / arm / "tuning", _best, trunks, reading, where)["rate"])
-            found = _run(replace(settings, rates=(rate,)), out / task / arm / "run", _everything, trunks, reading, where)
+            found = _run(
+                replace(settings, rates=(rate,)), out / task / arm / "run", _everything, trunks, reading, where
+            )
             shown = [mean(each["values"]) for each in found["unexplained"] if each["name"] == "trained"]
             typer.echo(f"{name:16} unexplained variance {', '.join(f'{value:.4f}' for value in shown)}")
 
@@ -100,8 +106,12 @@ def make_trunk(settings: Reading, folder: Path, device: str) -> None:
     from experiments.lqr_in_a_token.training import carry_out
 
     options = dict(program=PROGRAM)
-    found = carry_out("trunk", settings, folder, Trunks, lambda run: run.results(folder), device, 20, SAVE_EVERY, **options)
-    typer.echo(f"trunk            unexplained variance of A and B {mean(each[-1] for each in found['unexplained']):.4f}")
+    found = carry_out(
+        "trunk", settings, folder, Trunks, lambda run: run.results(folder), device, 20, SAVE_EVERY, **options
+    )
+    typer.echo(
+        f"trunk            unexplained variance of A and B {mean(each[-1] for each in found['unexplained']):.4f}"
+    )
 
 
 def make_references(settings: Answers, folder: Path, trunks: Path, reading: Reading) -> None:
@@ -141,9 +151,7 @@ def _everything(run: Policies) -> dict[str, Any]:
     return {"parameters": run.parameters, "rate": run.settings.rates[0]} | run.everything()
 
 
-def _run(
-    settings: Answers, folder: Path, results: Any, trunks: Path, reading: Reading, device: str
-) -> dict[str, Any]:
+def _run(settings: Answers, folder: Path, results: Any, trunks: Path, reading: Reading, device: str) -> dict[str, Any]:
     """Train, judge and write; or read what is written."""
     from experiments.in_context_control.policies import Policies
     from experiments.lqr_in_a_token.training import carry_out

@@ -1,7 +1,7 @@
 """Training and judging of `in_context_control`: policies that answer questions about systems they have read of.
 
 A demonstration is what the trunk has read of a prefix, a question (state, costs, horizon) and the first action of the
-plan that knows the system. All that is said of horizons, arms and batches in `where_planning_pays.imitation` holds here.
+plan that knows the system. What `where_planning_pays.imitation` says of horizons, arms and batches holds here.
 With the task "told" a token spells out A and B in the place of what a trunk has read.
 """
 
@@ -20,7 +20,16 @@ from experiments.in_context_control.trunk import Reading, Trunk
 from experiments.lqr_in_a_token.tokens import Tokens
 from experiments.where_planning_pays import planner
 from experiments.where_planning_pays.imitation import (
-    BETWEEN, BEYOND, KNOB, LONGEST, PLANS, TRAINED, Demonstrations, Imitation, OwnHorizons, told,
+    BETWEEN,
+    BEYOND,
+    KNOB,
+    LONGEST,
+    PLANS,
+    TRAINED,
+    Demonstrations,
+    Imitation,
+    OwnHorizons,
+    told,
 )  # fmt: skip
 
 READ, TOLD = TASKS = ("read", "told")
@@ -80,7 +89,7 @@ class Policies(Imitation):
         return torch.cat([2 * A.flatten(1), B.flatten(1) / world.REACH], 1).float().to(self.device)
 
     def _pool(self) -> Tokens:
-        """Seed by seed, and within a seed horizon by horizon. Every prefix is asked QUESTIONS times, at other lengths."""
+        """Seed by seed, and within a seed horizon by horizon. A prefix is asked QUESTIONS times, at other lengths."""
         settings, found = self.settings, list[Tokens]()
         each, count = settings.pool // len(TRAINED), settings.pool // QUESTIONS
         for place, seed in enumerate(range(settings.first_seed, settings.first_seed + settings.seeds)):
@@ -112,7 +121,13 @@ class Policies(Imitation):
 
     @torch.no_grad()
     def unexplained(  # type: ignore[override]
-        self, horizons: tuple[int, ...], length: int = 16, *, held_out: bool = False, seed: int = 2, own: int | None = None
+        self,
+        horizons: tuple[int, ...],
+        length: int = 16,
+        *,
+        held_out: bool = False,
+        seed: int = 2,
+        own: int | None = None,
     ) -> list[float]:
         """The share of the variance of the answers that members leave, over these horizons together, after so many
         transitions."""
@@ -173,8 +188,8 @@ def chosen(systems: planner.Systems, rows: slice | Tensor) -> planner.Systems:
 
 
 def regret(systems: planner.Systems, act: Any, policies: int, horizon: int) -> list[float]:
-    """What policies pay above the planner that knows the systems and has this horizon, as a share of what that pays: the
-    mean over systems, each at most WORST. All meet the same noise.
+    """What policies pay above the planner that knows the systems and has this horizon, as a share of what that pays:
+    the mean over systems, each at most WORST. All meet the same noise.
 
     Args:
         act: actions (policies, N, m) in states (policies, N, n).

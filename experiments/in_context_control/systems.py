@@ -8,8 +8,8 @@ stable       three eigenvalues in 0.2 to 0.95
 unstable     one of them in 1 to 1.15; held out 1.15 to 1.3
 oscillating  a complex pair of modulus 0.7 to 1.1 and any angle, a real one in 0.2 to 0.95; held out 1.1 to 1.25
 
-A prefix is 16 transitions of one trajectory under normal actions. A question is a state, costs and a horizon; the answer
-is the first action of the plan that knows A and B.
+A prefix is 16 transitions of one trajectory under normal actions. A question is a state, costs and a horizon; the
+answer is the first action of the plan that knows A and B.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ def draw(count: int, seed: int, held_out: bool = False) -> Systems:
         return low + (high - low) * torch.rand(count, *shape, generator=random, dtype=torch.float64)
 
     def turn() -> Tensor:
-        found, triangle = torch.linalg.qr(
-            torch.randn(count, STATES, STATES, generator=random, dtype=torch.float64)
-        )
+        found, triangle = torch.linalg.qr(torch.randn(count, STATES, STATES, generator=random, dtype=torch.float64))
         return found * torch.diagonal(triangle, dim1=-2, dim2=-1).sign().unsqueeze(-2)
 
     kind = torch.arange(count) % 3
@@ -61,7 +59,10 @@ def asked_anew(systems: Systems, seed: int) -> tuple[Systems, Tensor]:
     random, count = torch.Generator().manual_seed(seed), len(systems.q)
     u = torch.rand(count, BOTH, generator=random, dtype=torch.float64)
     states = torch.randn(count, STATES, generator=random, dtype=torch.float64)
-    q, r = (4 ** (low + (high - low) * part) for part, (low, high) in zip(u.split([STATES, ACTIONS], 1), (Q, R), strict=True))
+    q, r = (
+        4 ** (low + (high - low) * part)
+        for part, (low, high) in zip(u.split([STATES, ACTIONS], 1), (Q, R), strict=True)
+    )
     return systems._replace(q=q, r=r), states
 
 
@@ -113,7 +114,7 @@ def question(systems: Systems, states: Tensor) -> Tensor:
 
 
 def ridge(ins: Tensor, outs: Tensor, weight: float, usual: Tensor) -> Tensor:
-    """[A B] by least squares over transitions (N, K, ...), drawn towards what is usual, (n, n + m), with this weight."""
+    """[A B] by least squares over transitions (N, K, ...), drawn towards the usual, (n, n + m), with this weight."""
     one = torch.eye(BOTH, dtype=ins.dtype, device=ins.device)
     right = ins.mT @ outs + weight * usual.mT
     return torch.linalg.solve(ins.mT @ ins + weight * one, right).mT

@@ -39,7 +39,7 @@ class Reading(Settings):
 
 
 class Blocks(nn.Module):
-    """Causal attention and MLPs over transitions (N, K, width). Nothing tells the place of a transition in its prefix."""
+    """Causal attention and MLPs over transitions (N, K, width). Nothing tells the place of a transition."""
 
     def __init__(self, width: int, blocks: int, heads: int) -> None:
         super().__init__()
@@ -52,8 +52,9 @@ class Blocks(nn.Module):
         self.norm = nn.RMSNorm(width)
 
     def forward(self, x: Tensor, horizon: int | Tensor = 0) -> Tensor:
-        for norm, mixer in zip(self.norms, self.mixers, strict=True):
-            x = x + mixer(norm(x))
+        with sdpa_kernel(SDPBackend.MATH):  # the others have no rule for vmap
+            for norm, mixer in zip(self.norms, self.mixers, strict=True):
+                x = x + mixer(norm(x))
         return self.norm(x)
 
 
@@ -68,16 +69,11 @@ class Trunks(Stack):
     def _layer(self, size: dict[str, int]) -> nn.Module:
         return Blocks(size["width"], self.settings.blocks, self.settings.attention_heads)
 
-    def advance(self) -> None:
-        with sdpa_kernel(SDPBackend.MATH):  # the others have no rule for vmap
-            super().advance()
-
     @torch.no_grad()
     def unexplained(self) -> list[list[float]]:
         """The unexplained variance of A and B, by seed and by the number of transitions."""
         fresh = prefixes(self.settings.judged, 1, self.device)
-        with sdpa_kernel(SDPBackend.MATH):
-            found = torch.cat([self.answer(self.weights, x, 0) for x in fresh.x.split(AT_ONCE)], 1) * self.scale
+        found = torch.cat([self.answer(self.weights, x, 0) for x in fresh.x.split(AT_ONCE)], 1) * self.scale
         errors = (found - fresh.y).square().mean((1, 3))
         return (errors / (fresh.y - fresh.y.mean(0)).square().mean()).tolist()
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
 
 SAVE_EVERY = 100
 PROGRAM = "python -m experiments.in_context_control"
-TUNING_SEED = 5  # in the first round trunks have the seeds 0 to 5, or there is a single one
 SIZES: dict[str, dict[str, dict[str, Any]]] = {
     "small": {"trunk": {}, "arm": {}},
     "large": {
@@ -64,6 +63,7 @@ def main(
     trunk_steps: Annotated[int | None, typer.Option(help="Of the trunk, if other than the size has.")] = None,
     pool: Annotated[int | None, typer.Option(help="Demonstrations of a seed, if other than the size has.")] = None,
     judged: Annotated[int | None, typer.Option(help="Systems to judge by, if other than the size has.")] = None,
+    first_seed: Annotated[int, typer.Option(help="Of the seeds of arms and trunks; 0 in the first round.")] = 10,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
     from experiments.in_context_control.policies import Answers
@@ -76,9 +76,9 @@ def main(
         floats = tuple(float(rate) for rate in rates.split(","))
         changed = {"steps": steps, "pool": pool, "judged": judged}
         arm_size = SIZES[size]["arm"] | {name: value for name, value in changed.items() if value}
-        reading = Reading(
-            "prefixes", "attention", **SIZES[size]["trunk"] | ({"steps": trunk_steps} if trunk_steps else {})
-        )
+        trunk_size = SIZES[size]["trunk"] | ({"steps": trunk_steps} if trunk_steps else {})
+        reading = Reading("prefixes", "attention", first_seed=first_seed, **trunk_size)
+        arm_size |= {"first_seed": first_seed, "width": reading.width}
         trunks = out / "trunk"
         for name in names(only):
             if name == "trunk":
@@ -88,8 +88,8 @@ def main(
                 make_references(Answers("read", "references", seeds=1, **arm_size), out / name, trunks, reading)
                 continue
             task, arm = name.split("/")
-            settings = Answers(task, arm, seeds=seeds, rates=floats, **arm_size | {"width": reading.width})
-            tuning = replace(settings, seeds=1, first_seed=TUNING_SEED)
+            settings = Answers(task, arm, seeds=seeds, rates=floats, **arm_size)
+            tuning = replace(settings, seeds=1, first_seed=first_seed + seeds)
             rate = floats[0]
             if len(floats) > 1:
                 rate = float(_run(tuning, out / task / arm / "tuning", _best, trunks, reading, where)["rate"])

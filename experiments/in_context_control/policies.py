@@ -86,7 +86,7 @@ class Policies(Imitation):
 
     def _spelt(self, systems: planner.Systems) -> Tensor:
         A, B = systems.physics["A"], systems.physics["B"]
-        return torch.cat([2 * A.flatten(1), B.flatten(1) / world.REACH], 1).float().to(self.device)
+        return torch.cat([2 * A.flatten(1), 2 * B.flatten(1)], 1).float().to(self.device)
 
     def _pool(self) -> Tokens:
         """Seed by seed, and within a seed horizon by horizon. A prefix is asked QUESTIONS times, at other lengths."""

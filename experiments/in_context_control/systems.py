@@ -1,7 +1,8 @@
 """Linear systems that nobody tells of, prefixes of what they did, and questions: what `in_context_control` reads.
 
-    s' = A s + B u + NOISE w        3 states, 2 actions, w normal
+    s' = A s + B u + NOISE w        3 states, 3 actions, w normal
 
+B is dense, with singular values of 0.5 to 1.2. (In the first round there were 2 actions, and B had normal entries.)
 A is dense, V L V^-1 with V of condition e at most. A third of the systems each is
 
 stable       three eigenvalues in 0.2 to 0.95
@@ -21,9 +22,9 @@ from torch import Tensor
 
 from experiments.where_planning_pays.planner import Systems
 
-STATES, ACTIONS, LONGEST_PREFIX = 3, 2, 16
+STATES, ACTIONS, LONGEST_PREFIX = 3, 3, 16
 BOTH = STATES + ACTIONS
-NOISE, REACH = 0.3, 0.6  # of a transition; of the entries of B
+NOISE, REACH = 0.3, (0.5, 1.2)  # of a transition; singular values of B
 REAL, UNSTABLE, UNSTABLE_FAR = (0.2, 0.95), (1.0, 1.15), (1.15, 1.3)
 TURNING, TURNING_FAR, ANGLES = (0.7, 1.1), (1.1, 1.25), (0.3, 2.8)
 Q, R = (-1.0, 1.0), (0.0, 2.0)  # costs are 4 to the power of a number between
@@ -50,7 +51,7 @@ def draw(count: int, seed: int, held_out: bool = False) -> Systems:
     L[:, :2, :2] = torch.where((kind == 2).view(-1, 1, 1), modulus.view(-1, 1, 1) * pair, L[:, :2, :2])
     V = turn() @ torch.diag_embed(uniform(-0.5, 0.5, STATES).exp()) @ turn()
     A = V @ L @ torch.linalg.inv(V)
-    B = REACH * torch.randn(count, STATES, ACTIONS, generator=random, dtype=torch.float64)
+    B = turn() @ torch.diag_embed(uniform(*REACH, STATES)) @ turn()
     return Systems({"A": A, "B": B}, q=4 ** uniform(*Q, STATES), r=4 ** uniform(*R, ACTIONS))
 
 

@@ -101,13 +101,13 @@ def test_demonstrations_are_answers_for_the_systems_they_tell_of():
     for group, T in enumerate(TRAINED):
         rows = slice(group * each, (group + 1) * each)
         x, y = run.pool.x[rows].double(), run.pool.y[rows]
-        A, B, q, r, states = x.split([9, 6, 3, 2, 3], 1)
+        A, B, q, r, states = x.split([9, 9, 3, 3, 3], 1)
         q, r = (
             4 ** (part * (high - low) * 12**-0.5 + (low + high) / 2)
             for part, (low, high) in ((q, world.Q), (r, world.R))
         )
         systems = planner.Systems({}, q, r)
-        expected = planner.actions(systems, A.view(-1, 3, 3) / 2, B.view(-1, 3, 2) * world.REACH, states, T)
+        expected = planner.actions(systems, A.view(-1, 3, 3) / 2, B.view(-1, 3, 3) / 2, states, T)
         torch.testing.assert_close(y.double(), expected, rtol=1e-3, atol=1e-4)
 
 
@@ -155,7 +155,15 @@ def start(tmp_path, monkeypatch):
     monkeypatch.setattr(in_context_control, "SIZES", {"small": small})
     monkeypatch.setattr(policies, "STEPS", 2)
     options = dict(
-        size="small", seeds=2, rates="1e-3,1e-2", steps=None, trunk_steps=None, pool=None, judged=None, device="cpu"
+        size="small",
+        seeds=2,
+        rates="1e-3,1e-2",
+        steps=None,
+        trunk_steps=None,
+        pool=None,
+        judged=None,
+        first_seed=10,
+        device="cpu",
     )
     return lambda **more: in_context_control.main(tmp_path / "out", **options | more) or tmp_path / "out"
 

@@ -49,6 +49,11 @@ ROWS = [
     {"cli"},
 ]
 RANK = {part: rank for rank, row in enumerate(ROWS) for part in row}
+# tests of what several modules of a folder do together, or with another library
+TOGETHER = {
+    "adapter/test_errors.py", "adapter/test_peft.py", "adapter/test_trainers.py", "bench/test_dense.py",
+    "evaluate/test_not_finite.py", "lqr/test_digits.py", "lqr/test_properties.py", "models/test_transformers_suite.py",
+}  # fmt: skip
 LQR_MAY_IMPORT = {"numpy", "torch"}  # numpy: the arrays of compiled loops
 
 
@@ -97,15 +102,13 @@ def test_late_and_relative_imports_are_seen():
 
 
 def test_evaluation_knows_the_protocol_and_no_task():
-    """But for what is about one task by its name."""
     known = {"ttcnet.tasks", "ttcnet.tasks.task", "ttcnet.tasks.statistics"}
-    one_task = {"analysis/probes.py", "lm_eval/tasks/amc.py"}
     for path in (SOURCE / "evaluate").rglob("*.py"):
-        if str(path.relative_to(SOURCE / "evaluate")) not in one_task:
-            names = {name for name in imported(path) if name.startswith("ttcnet.tasks")}
-            assert names <= known, f"{path.relative_to(SOURCE)} must not import {names - known}"
-            taken = re.findall(r"from ttcnet\.tasks import (.*)", path.read_text())
-            assert {name for line in taken for name in line.split(", ")} <= {"Example", "Task", "Verdict"}
+        names = {name for name in imported(path) if name.startswith("ttcnet.tasks")}
+        assert names <= known, f"{path.relative_to(SOURCE)} must not import {names - known}"
+        taken = re.findall(r"from ttcnet\.tasks import (.*)", path.read_text())
+        found = {name for line in taken for name in line.split(", ")}
+        assert found <= {"Example", "NAMES", "Task", "Verdict", "find"}
 
 
 def test_packages_do_not_import_each_other_in_a_circle():
@@ -152,6 +155,19 @@ def test_files_are_short():
     """A file tells one story."""
     for path in modules():
         assert len(path.read_text().splitlines()) <= 500, path
+
+
+def test_files_of_tests_mirror_the_package():
+    """tests/lqr/test_plan.py, or test_plan_gpu.py, tests src/ttcnet/lqr/plan.py; a package has a file like a module."""
+    wholes, together = ("docs", "experiments", "fuzz", "trust"), set()
+    for path in TESTS.rglob("test_*.py"):
+        place = path.relative_to(TESTS)
+        folder, name = SOURCE / place.parent, path.stem.removeprefix("test_")
+        if place.parts[0] not in wholes:
+            known = {each.stem.strip("_") for each in folder.iterdir()}
+            if not any(name == each or name.startswith(f"{each}_") for each in known):
+                together.add(str(place))
+    assert together == TOGETHER | {"test_package.py"}
 
 
 def test_help_and_version():

@@ -107,7 +107,7 @@ def make_trunk(settings: Reading, folder: Path, device: str) -> None:
 
     options = dict(program=PROGRAM)
     found = carry_out(
-        "trunk", settings, folder, Trunks, lambda run: run.results(folder), device, 20, SAVE_EVERY, **options
+        "trunk", settings, folder, Trunks, lambda run: run.written(folder), device, 20, SAVE_EVERY, **options
     )
     typer.echo(
         f"trunk            unexplained variance of A and B {mean(each[-1] for each in found['unexplained']):.4f}"

@@ -194,7 +194,7 @@ def regret(systems: planner.Systems, act: Any, policies: int, horizon: int) -> l
     Args:
         act: actions (policies, N, m) in states (policies, N, n).
     """
-    K = planner.gains(systems, systems.physics["A"], systems.physics["B"], horizon)
+    K = world.gains(systems, horizon)
     random, count = torch.Generator().manual_seed(5), len(systems.q)
     states = torch.randn(count, world.STATES, generator=random, dtype=torch.float64)
     states = states.expand(policies + 1, -1, -1)  # the planner's come last

@@ -35,8 +35,7 @@ def unexplained(systems: planner.Systems, found: Tensor, horizons: tuple[int, ..
 
 
 def _regret(systems: planner.Systems, found: Tensor, horizon: int) -> list[float]:
-    A, B = found.split([world.STATES, world.ACTIONS], -1)
-    K = planner.gains(systems, A, B, horizon)
+    K = world.gains(world.known_as(systems, found), horizon)
     return regret(systems, lambda states: (K @ states.unsqueeze(-1)).squeeze(-1), 1, horizon)
 
 

@@ -20,6 +20,7 @@ import math
 import torch
 from torch import Tensor
 
+from experiments.where_planning_pays import planner
 from experiments.where_planning_pays.planner import Systems
 
 STATES, ACTIONS, LONGEST_PREFIX = 3, 3, 16
@@ -119,6 +120,13 @@ def ridge(ins: Tensor, outs: Tensor, weight: float, usual: Tensor) -> Tensor:
     one = torch.eye(BOTH, dtype=ins.dtype, device=ins.device)
     right = ins.mT @ outs + weight * usual.mT
     return torch.linalg.solve(ins.mT @ ins + weight * one, right).mT
+
+
+def gains(systems: Systems, horizon: int) -> Tensor:
+    """K (N, m, n): the planner with this horizon takes u = K s. A plan from each unit state."""
+    A, B = systems.physics["A"], systems.physics["B"]
+    units = torch.eye(STATES, dtype=A.dtype).unsqueeze(1).expand(STATES, len(A), STATES)
+    return planner.actions(systems, A, B, units, horizon).permute(1, 2, 0)
 
 
 def known_as(systems: Systems, found: Tensor) -> Systems:

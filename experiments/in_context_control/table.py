@@ -4,6 +4,8 @@ in-context-control-answers       the questions, answered by the rules that the p
 in-context-control-unexplained   unexplained variance of the answers, by arm and by the length of the prefix
 in-context-control-regret        regret of acting, likewise
 in-context-control-knob          where the layer's own horizon changes at the test
+
+The second round is in a folder of its own: its tables are in-context-control-second-answers, and so on.
 """
 
 from __future__ import annotations
@@ -26,12 +28,15 @@ ARMS = {
 REFERENCES = {"ridge": "least squares, and a planner", "estimate": "what the trunk says, and a planner"}
 MLPS = ("mlp", "mlp-2.5")
 LENGTHS = (1, 2, 4, 8, 16)
+SECOND = "second"
 TOLD = "64, told 32"
 COMMAND = "python -m experiments.in_context_control --out experiments/in_context_control/results"
 
 
 def context_table(view: str, results: Path) -> str:
     """The table of that name, less "in-context-control-"; a sentence if there are no runs for it yet."""
+    if view.startswith(SECOND + "-"):
+        return context_table(view.removeprefix(SECOND + "-"), results / SECOND)
     runs = {(task, arm): _run(results / task / arm / "run") for task in ("read", "told") for arm in ARMS}
     found = {name: run for name, run in runs.items() if run}
     if not found:

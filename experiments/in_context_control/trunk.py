@@ -45,9 +45,12 @@ class Blocks(nn.Module):
         super().__init__()
         self.norms = nn.ModuleList(nn.RMSNorm(width) for _ in range(2 * blocks))
         self.mixers = nn.ModuleList(
-            mixers.build(kind, width, heads=heads, **options)
+            mixer
             for _ in range(blocks)
-            for kind, options in (("attention", {"rotary": False}), ("mlp", {}))
+            for mixer in (
+                mixers.build("attention", width, heads=heads, rotary=False),
+                mixers.build("mlp", width, heads=heads),
+            )
         )
         self.norm = nn.RMSNorm(width)
 
@@ -77,7 +80,7 @@ class Trunks(Stack):
         errors = (found - fresh.y).square().mean((1, 3))
         return (errors / (fresh.y - fresh.y.mean(0)).square().mean()).tolist()
 
-    def results(self, folder: Path) -> dict[str, Any]:
+    def written(self, folder: Path) -> dict[str, Any]:
         """Writes the weights, and says what they are worth."""
         scaled = {name: x.clone().contiguous() for name, x in self.weights.items()}
         for name in ("read.weight", "read.bias"):  # so that a trunk tells A and B themselves

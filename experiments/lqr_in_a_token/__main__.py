@@ -107,7 +107,8 @@ def apart(chosen: list[str], jobs: int) -> None:
 
 def make(settings: Settings, folder: Path, device: str) -> None:
     """One run, from where it is to its end."""
-    from experiments.lqr_in_a_token.training import METRICS, OWN, Settings, Stack, carry_out
+    from experiments.lqr_in_a_token.arms import OWN
+    from experiments.lqr_in_a_token.training import METRICS, Settings, Stack, carry_out
 
     name = f"{settings.task}/{settings.arm}"
     done = (folder / METRICS).exists()

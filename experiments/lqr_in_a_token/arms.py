@@ -21,9 +21,17 @@ SWITCHES: dict[str, dict[str, int]] = {  # what a head draws more, or more of: s
     "terminal-shared": {}, "terminal-none": {}, "fixed-scale": {}, "decay-per-state": {"decay_A": 0},
     "homogeneous-pure": {}, "homogeneous-bounded": {}, "target": {"target": 1}, "rank-one": {"p": 0, "q": 0},
 }  # fmt: skip
-HORIZONS = {"fixed": "fixed:8", "one": "fixed:1"}  # that an arm is trained at; others draw theirs
+SYSTEM: dict[str, Any] = {"heads": 2, "state_size": 8, "rank": 64, "context": "system"}  # a layer that writes systems
+HORIZONS = {"fixed": "fixed:8", "one": "fixed:1", "system-one": "fixed:1"}  # of training; other arms draw theirs
 UNDECAYED = {"undecayed-bases": ("bases_B", "bases_C")}  # what an arm spares from weight decay
-ARMS = ("ttc", "head", "mlp", "mlp-2.5", *HORIZONS, *SWITCHES, "homogeneous", *UNDECAYED)
+ARMS = ("ttc", "head", "system", "mlp", "mlp-2.5", *HORIZONS, *SWITCHES, "homogeneous", *UNDECAYED)
+
+OWN = 8  # the horizon that learning rates are chosen at, and arms are compared at
+
+
+def trained_at(arm: str) -> int:
+    """The horizon that an arm is judged at where nothing is said."""
+    return 1 if HORIZONS.get(arm) == "fixed:1" else OWN
 
 
 def layer_of(arm: str, **size: Any) -> nn.Module:
@@ -32,6 +40,8 @@ def layer_of(arm: str, **size: Any) -> nn.Module:
         return Feedforward(2.5 if arm == "mlp-2.5" else 1.0, size)
     if arm in SWITCHES:
         return Switched(arm, **size)
+    if arm.startswith("system"):
+        return TTCLayer(**(size | SYSTEM))
     options: dict[str, Any] = {"context": "head"} if arm == "head" else {"time_homogeneous": arm == "homogeneous"}
     return TTCLayer(**size, **options)
 

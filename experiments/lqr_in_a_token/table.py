@@ -13,14 +13,16 @@ from statistics import mean, stdev
 from typing import Any
 
 from experiments.commands import current
+from experiments.lqr_in_a_token.arms import OWN, trained_at
 from ttcnet.train.run import settings_of
 
 Result = dict[str, Any]
 TASKS = ("diagonal", "dense", "tracking")
-HORIZONS, OWN = (1, 2, 4, 8, 16, 32), 8
+HORIZONS = (1, 2, 4, 8, 16, 32)
 KINDS = ("test", "held out")
 ARMS = {
     "ttc": "TTC", "head": 'TTC, context "head"', "fixed": "TTC, trained at T = 8", "one": "TTC, trained at T = 1",
+    "system": 'TTC, context "system"', "system-one": 'TTC, context "system", trained at T = 1',
     "mlp": "MLP of its size", "mlp-2.5": "MLP of 2.5 times",
 }  # fmt: skip
 SWITCHES = {
@@ -61,7 +63,7 @@ def _arms(runs: dict[str, Result]) -> list[str]:
     for arm, run in runs.items():
         plans = not arm.startswith("mlp")
         cells = [_with_error(_values(run, "test", T)) if plans or T == OWN else "" for T in HORIZONS]
-        cells.append(_with_error(_values(run, "held out", 1 if arm == "one" else OWN)))
+        cells.append(_with_error(_values(run, "held out", trained_at(arm))))
         lines.append(f"| {ARMS[arm]} | {run['parameters']:,} | {run['rate']:g} | {' | '.join(cells)} |")
     return lines
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
-from experiments.lqr_in_a_token.arms import HORIZONS, UNDECAYED, Reader, layer_of
+from experiments.lqr_in_a_token.arms import HORIZONS, OWN, UNDECAYED, Reader, layer_of, trained_at
 from experiments.lqr_in_a_token.tokens import UNSTABLE, Tokens, tokens
 from ttcnet.errors import fail
 from ttcnet.nn.horizon import parse
@@ -25,7 +25,6 @@ from ttcnet.writing import write_json
 
 TEST_HORIZONS = (1, 2, 4, 8, 16, 32)
 METRICS = "metrics.json"
-OWN = 8  # the horizon that learning rates are chosen at
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,7 @@ class Stack:
         def fresh(seed: int, **options: Any) -> Tokens:
             return tokens(settings.task, settings.judged, seed, device=self.device, **options)
 
-        own = 1 if settings.arm == "one" else OWN
+        own = trained_at(settings.arm)
         found = self.judge(fresh(1), own)
         validation = {f"{rate:g}": found[place :: len(settings.rates)] for place, rate in enumerate(settings.rates)}
         means = [mean(each) for each in validation.values()]

@@ -55,7 +55,8 @@ CHANGEABLE = [field.name for field in fields(TrainConfig) if field.name not in (
 METRICS, PROGRAM = "metrics.json", "python -m experiments.sudoku"
 OLDER = {"loops": 1, "supervision": "block", "context": "head", "zero_init": False, "decay_bases": True}
 OLDER |= {"recall": False, "loops_per_step": None}  # of old runs
-LOOPS, HORIZONS = (16, 32, 64, 128), (0, 1, 16)  # at which looped models are judged, in one pass
+LOOPS = (8, 16, 32, 64, 128, 256)  # at which looped models are judged, in one pass
+HORIZONS, AT_LOOPS = (0, 1, 2, 8, 16, 32), 64  # at which their plans are, with so many loops
 EVERY, SAVE_EVERY = 200, 10_000  # steps between lines of the logs, and between checkpoints
 
 
@@ -163,7 +164,7 @@ def _judge(run: Run, trained: Learner, judges: dict[str, Boards], modes: list[st
     asked: list[tuple[str, int | None, int | None]] = [(mode, None, None) for mode in modes or MODES]
     if model.config.loops > 1:
         asked += [("single", None, loops) for loops in LOOPS]
-        asked += [("single", horizon, LOOPS[-2]) for horizon in HORIZONS if ttc_layers(model)]
+        asked += [("single", horizon, AT_LOOPS) for horizon in HORIZONS if ttc_layers(model)]
     results = [
         {"data": data} | evaluate(model, boards, *each).to_dict() for data, boards in judges.items() for each in asked
     ]

@@ -15,9 +15,10 @@ from ttcnet.train.run import settings_of
 NAMES = {
     "ttc": "TTC-Net", "transformer": "Transformer", "mamba": "Mamba", "mamba2": "Mamba2", "gdn": "GDN", "samba": "Samba"
 }  # fmt: skip
-ARMS = {"ttc": "TTC-Net", "mlp": "MLP in its place", "transformer": "Transformer"}
+ARMS = {"ttc": "TTC-Net", "mlp": "MLP in its place"} | {arm: name for arm, name in NAMES.items() if arm != "ttc"}
 BOARDS = {"test-1k": "test", "hard-test": "hard"}
-LOOPS = (16, 32, 64, 128)
+LOOPS, HORIZONS, AT_LOOPS = (8, 16, 32, 64, 128, 256), (0, 1, 2, 8, 16, 32), 64
+GIVENS = ((17, 19), (20, 22), (23, 25), (26, 34))
 PILOT = re.compile(r"^EVAL carried32 (\w+) loops (\d+) T (\w+) single: boards ([\d.]+) ", re.MULTILINE)
 COLUMNS = (("single", "boards"), ("single", "cells"), ("multi", "boards"), ("multi", "cells"))
 PAPER = {
@@ -31,11 +32,13 @@ PAPER = {
 
 
 def sudoku_tables(name: str, results: Path) -> str:
-    """shipped, horizons, or else the name of a setting, as strict."""
+    """shipped, horizons, or else the name of a setting, as strict; of looped ones NAME-givens too."""
     if name == "shipped":
         return shipped_table(results)
     if name == "horizons":
         return horizons_table(results / "best" / "horizons.json")
+    if name.endswith("-givens"):
+        return givens_table(results / name.removesuffix("-givens"))
     return arms_table(results / name) if name.startswith("looped") else sudoku_table(results / name)
 
 
@@ -72,35 +75,78 @@ def arms_table(folder: Path) -> str:
     """Of looped runs: boards in one pass by loops, the mean over seeds for each arm, and what differs between arms."""
     runs = _read(folder)
     data = list(dict.fromkeys(rate["data"] for run in runs for rate in run["results"]))
-    columns = [(each, loops) for each in reversed(data) for loops in LOOPS]
-    head = " | ".join(f"{BOARDS[each]}, {loops} loops" for each, loops in columns)
+    arms = {arm: name for arm, name in ARMS.items() if _of(runs, arm)}
+    columns: list[tuple[str, int | None, str]] = []
+    for each in reversed(data):
+        columns += [(each, loops, "single") for loops in LOOPS if _in_all(runs, each, loops)]
+        columns += [(each, None, "multi")] * _in_all(runs, each, None, "multi")
+    head = " | ".join(
+        f"{BOARDS[each]}, " + (f"{loops} loops" if loops else "cell by cell") for each, loops, _ in columns
+    )
     lines = [f"| | seeds | parameters | {head} |", "|---|--:|--:|" + "--:|" * len(columns)]
-    for arm, name in ARMS.items():
+    for arm, name in arms.items():
         found = _of(runs, arm)
-        cells = [_with_error(_boards(found, *column)) for column in columns]
+        cells = [_with_error(_boards(found, each, loops, mode=mode)) for each, loops, mode in columns]
         lines.append(f"| {name} | {len(found)} | {found[0]['parameters']:,} | {' | '.join(cells)} |")
     config, hard = runs[0]["config"], data[-1]
-    own = _boards(_of(runs, "ttc"), hard, 64)
+    own = _boards(_of(runs, "ttc"), hard, AT_LOOPS)
     if len(own) > 1:
-        lines += ["", f"At 64 loops, on the {BOARDS[hard]} boards:", "", "| difference | points |", "|---|--:|"]
-        for arm in ("mlp", "transformer"):
-            other = _boards(_of(runs, arm), hard, 64)
+        title = f"At {AT_LOOPS} loops, on the {BOARDS[hard]} boards:"
+        lines += ["", title, "", "| difference | points |", "|---|--:|"]
+        for arm in list(arms)[1:]:
+            other = _boards(_of(runs, arm), hard, AT_LOOPS)
             gap, error = mean(own) - mean(other), hypot(_error(own), _error(other))
-            lines.append(f"| TTC-Net less {ARMS[arm]} | {gap:+.1f} ± {error:.1f} |")
-        for horizon in (0, 1, 16):
-            gaps = [one - two for one, two in zip(_boards(_of(runs, "ttc"), hard, 64, horizon), own, strict=True)]
-            name = "without plans" if horizon == 0 else f"with T = {horizon}"
-            lines.append(f"| TTC-Net {name}, less itself with T = {config['horizon']} | {_with_error(gaps, '+.1f')} |")
-    rates = ", ".join(f"{ARMS[arm]} {_of(runs, arm)[0]['config']['lr']:g}" for arm in ARMS)
+            lines.append(f"| TTC-Net less {arms[arm]} | {gap:+.1f} ± {error:.1f} |")
+        for horizon in HORIZONS:
+            with_others = _boards(_of(runs, "ttc"), hard, AT_LOOPS, horizon)
+            if len(with_others) == len(own):
+                gaps = [one - two for one, two in zip(with_others, own, strict=True)]
+                name = "without plans" if horizon == 0 else f"with T = {horizon}"
+                change = _with_error(gaps, "+.1f")
+                lines.append(f"| TTC-Net {name}, less itself with T = {config['horizon']} | {change} |")
+    return "\n".join(lines) + "\n\n" + _looped_caption(runs, data, arms) + "\n"
+
+
+def givens_table(folder: Path) -> str:
+    """Of looped runs: boards in one pass by their number of givens, with as many loops as in training."""
+    runs = _read(folder)
+    head = " | ".join(f"{first} to {last}" for first, last in GIVENS)
+    lines = [f"| givens | {head} |", "|---|" + "--:|" * len(GIVENS)]
+    for arm, name in ARMS.items():
+        shares = [_by_givens(run) for run in _of(runs, arm)]
+        if shares:
+            cells = [_with_error([share[place] for share in shares]) for place in range(len(GIVENS))]
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + (
+        "\n\nPercent of the test boards with so many givens that are solved in one pass, with as many loops as in "
+        "training; ± is the standard error over seeds. The runs are those of the table above.\n"
+    )
+
+
+def _by_givens(run: dict[str, Any]) -> list[float]:
+    asked = {"data": "test-1k", "mode": "single", "loops": None, "horizon": None}
+    rates = next(rate for rate in run["results"] if asked.items() <= rate.items())["by_givens"]
+    found = []
+    for first, last in GIVENS:
+        boards = [rate["boards"] for rate in rates if first <= rate["givens"] <= last]
+        found.append(100 * sum(each["right"] for each in boards) / sum(each["total"] for each in boards))
+    return found
+
+
+def _looped_caption(runs: list[dict[str, Any]], data: list[str], arms: dict[str, str]) -> str:
+    config = runs[0]["config"]
+    share = (config["interleave"] or "1:1").partition(":")[0]
+    where = "all" if share == "1" else f"one of every {share}"
+    rates = ", ".join(f"{name} {_of(runs, arm)[0]['config']['lr']:g}" for arm, name in arms.items())
     totals = {rate["data"]: rate["boards"]["total"] for rate in runs[0]["results"]}
     counts = " and ".join(f"{totals[each]:,} {BOARDS[each]}" for each in reversed(data))
-    return "\n".join(lines) + (
-        f"\n\nPercent of {counts} boards that are solved in one pass; ± is the standard error over seeds. One block of "
+    how = "one pass, and cell by cell where that is said" if _in_all(runs, data[0], None, "multi") else "one pass"
+    return (
+        f"Percent of {counts} boards that are solved in {how}; ± is the standard error over seeds. One block of "
         f"width {config['width']}, applied {config['loops']} times; {config['steps']:,} steps of {config['batch']} "
         f"boards, {config['loops_per_step']} loops each. Dropout {config['dropout']}, "
-        f"augmentation: {config['augmentation']}; "
-        f"inserted layers in every fourth pass. Learning rates: {rates}. "
-        f"{runs[0]['machine']['gpu']}; torch {runs[0]['versions']['torch']}.\n"
+        f"augmentation: {config['augmentation']}; inserted layers in {where} passes. Learning rates: {rates}. "
+        f"{runs[0]['machine']['gpu']}; torch {runs[0]['versions']['torch']}."
     )
 
 
@@ -110,13 +156,12 @@ def shipped_table(results: Path) -> str:
     found = {(data, int(loops), horizon): rate for data, loops, horizon, rate in told}
     test = json.loads((results / "shipped" / "test.json").read_text())
     by_cell = {rate["loops"]: rate["boards"]["rate"] for rate in test["results"] if rate["mode"] == "multi"}
-    rows = {
-        "hard boards, one pass": [found.get(("hard", loops, "None"), "") for loops in LOOPS],
-        "hard boards, one pass, without plans": [found.get(("hard", loops, "0"), "") for loops in LOOPS],
-        "test boards, one pass": [found.get(("test", loops, "None"), "") for loops in LOOPS],
-        "test boards, cell by cell": [f"{100 * by_cell[loops]:.1f}" if loops in by_cell else "" for loops in LOOPS],
-    }
-    lines = [f"| | {' | '.join(f'{loops} loops' for loops in LOOPS)} |", "|---|" + "--:|" * len(LOOPS)]
+    kinds = {"hard boards, one pass": ("hard", "None"), "hard boards, one pass, without plans": ("hard", "0")}
+    kinds["test boards, one pass"] = "test", "None"
+    loops = sorted({loops for _, loops, _ in found})
+    rows = {name: [found.get((data, each, T), "") for each in loops] for name, (data, T) in kinds.items()}
+    rows["test boards, cell by cell"] = [f"{100 * by_cell[each]:.1f}" if each in by_cell else "" for each in loops]
+    lines = [f"| | {' | '.join(f'{each} loops' for each in loops)} |", "|---|" + "--:|" * len(loops)]
     lines += [f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items()]
     return "\n".join(lines) + (
         "\n\nPercent of boards that are solved: 640 boards that need ten guesses or more, of 51 solutions, and "
@@ -132,10 +177,16 @@ def _of(runs: list[dict[str, Any]], arm: str) -> list[dict[str, Any]]:
     return [run for run in runs if run["config"]["architecture"] == arm]
 
 
-def _boards(runs: list[dict[str, Any]], data: str, loops: int, horizon: int | None = None) -> list[float]:
-    """Boards in one pass, in percent, of each run."""
-    asked = {"data": data, "mode": "single", "loops": loops, "horizon": horizon}
+def _boards(
+    runs: list[dict[str, Any]], data: str, loops: int | None, horizon: int | None = None, mode: str = "single"
+) -> list[float]:
+    """Boards that are solved, in percent, of each run."""
+    asked = {"data": data, "mode": mode, "loops": loops, "horizon": horizon}
     return [100 * rate["boards"]["rate"] for run in runs for rate in run["results"] if asked.items() <= rate.items()]
+
+
+def _in_all(runs: list[dict[str, Any]], data: str, loops: int | None, mode: str = "single") -> bool:
+    return len(_boards(runs, data, loops, mode=mode)) == len(runs)
 
 
 def _error(values: list[float]) -> float:

@@ -3,10 +3,10 @@
     python -m experiments.where_planning_pays --out experiments/where_planning_pays/results
     python -m experiments.where_planning_pays --out experiments/where_planning_pays/results --only cart-pole/ttc/3200
 
-docs/where-planning-pays.md has the questions, `dense`, `cart_pole` and `pendulums` the systems, `imitation` the arms
-and what is judged. A run is a system, an arm and a number of demonstrations, with all its seeds. The learning rate of a
-system and an arm is chosen before, on a seed that no run has. Stopped or killed, the same command resumes, and what is
-done is skipped; several may work at a time, each with its own --only.
+docs/where-planning-pays.md has the questions, `dense`, `cart_pole`, `pendulums` and `arm` the systems, `imitation`
+the arms and what is judged. A run is a system, an arm and a number of demonstrations, with all its seeds. The
+learning rate of a system and an arm is chosen before, on a seed that no run has. Stopped or killed, the same command
+resumes, and what is done is skipped; several may work at a time, each with its own --only.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
 
 SAVE_EVERY = 250
 PROGRAM = "python -m experiments.where_planning_pays"
-TRAINING: dict[str, dict[str, Any]] = {  # demonstrations: of each run, and where the rate is chosen
+TRAINING: dict[str, dict[str, Any]] = {  # of each run; and of those, also shorter, that choose the rate
     "dense": {"numbers": (51_200,), "tuned_at": 51_200, "steps": 1500, "batch": 256},
     "cart-pole": {"numbers": (320, 1000, 3200, 10_000), "tuned_at": 3200, "steps": 1000, "batch": 64},
     "pendulums": {"numbers": (10_000,), "tuned_at": 10_000, "steps": 1000, "batch": 64},
+    "arms": {"numbers": (10_000, 30_000), "tuned_at": 10_000, "tuned_for": 500, "steps": 1500, "batch": 128},
+    "arm": {"numbers": (10_000,), "tuned_at": 10_000, "tuned_for": 500, "steps": 1500, "batch": 128},
+    "arm-matrices": {"numbers": (10_000,), "tuned_at": 10_000, "tuned_for": 500, "steps": 1500, "batch": 128},
 }
 TUNING_SEED = 100
 
@@ -77,7 +80,8 @@ def main(
             settings = Demonstrations(
                 system, arm, seeds=seeds, rates=floats, pool=int(number), judged=judged, episodes=episodes, **size
             )
-            tuning = replace(settings, pool=training["tuned_at"])
+            few = steps or training.get("tuned_for", training["steps"])
+            tuning = replace(settings, pool=training["tuned_at"], steps=few)
             rate = floats[0] if len(floats) == 1 else tuned(tuning, out / system / arm / "tuning", where)
             make(replace(settings, rates=(rate,)), out / system / arm / number, where)
 
@@ -116,7 +120,7 @@ def _run(settings: Demonstrations, folder: Path, results: Any, device: str) -> d
     from experiments.where_planning_pays.imitation import Imitation
 
     name = f"{settings.task}/{settings.arm}/{folder.name}"
-    options: dict[str, Any] = dict(program=PROGRAM, packages=["gymnasium"])
+    options: dict[str, Any] = dict(program=PROGRAM, packages=["gymnasium", "mujoco"])
     return carry_out(name, settings, folder, Imitation, results, device, 20, SAVE_EVERY, **options)
 
 

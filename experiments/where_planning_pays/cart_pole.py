@@ -22,12 +22,13 @@ RANGES: Ranges = {
     "q place": (1, 0.25, 4.0), "q speed": (1, 0.05, 0.8), "q angle": (1, 2.5, 40.0), "q turning": (1, 0.25, 4.0),
     "r": (1, 0.25, 4.0),
 }  # fmt: skip
-LONGER: Ranges = {**RANGES, "length": (1, 1.0, 2.0)}  # held out; a length is half the pole's, as Gymnasium has it
+LONGER: Ranges = {**RANGES, "length": (1, 1.0, 2.0)}  # a length is half the pole's, as Gymnasium has it
+KINDS = {"seen": RANGES, "held out": LONGER}
 
 
-def draw(count: int, seed: int, held_out: bool = False) -> tuple[Systems, Tensor]:
+def draw(count: int, seed: int, kind: str = "seen") -> tuple[Systems, Tensor]:
     """Systems and states; the same for a seed on every machine."""
-    return planner.draw(LONGER if held_out else RANGES, SPREAD, count, seed)
+    return planner.draw(KINDS[kind], SPREAD, count, seed)
 
 
 def features(systems: Systems, states: Tensor) -> Tensor:
@@ -48,8 +49,8 @@ def step(systems: Systems, states: Tensor, u: Tensor) -> Tensor:
     return states
 
 
-def linear(systems: Systems) -> tuple[Tensor, Tensor]:
-    """A (N, 4, 4) and B (N, 4, 1): `step` near the upright pole at rest."""
+def linear(systems: Systems, states: Tensor) -> tuple[Tensor, Tensor]:
+    """A (N, 4, 4) and B (N, 4, 1), the same for all states: `step` near the upright pole at rest."""
     cart, pole, length, strength = (x.squeeze(-1) for x in systems.physics.values())
     total = cart + pole
     inertia, lever = length * (4 / 3 - pole / total), pole * length / total

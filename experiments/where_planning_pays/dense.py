@@ -13,12 +13,13 @@ from experiments.lqr_in_a_token import tokens as lqr_tokens
 from experiments.lqr_in_a_token.tokens import SEEN, STATES, UNSTABLE, Problems
 from experiments.where_planning_pays.planner import Systems
 
+KINDS = {"seen": SEEN, "held out": UNSTABLE}
 LOST = 10.0  # a number of the state beyond it ends an episode
 
 
-def draw(count: int, seed: int, held_out: bool = False) -> tuple[Systems, Tensor]:
+def draw(count: int, seed: int, kind: str = "seen") -> tuple[Systems, Tensor]:
     """Systems and states; the same for a seed on every machine."""
-    p = lqr_tokens.draw("dense", count, seed, UNSTABLE if held_out else SEEN)
+    p = lqr_tokens.draw("dense", count, seed, KINDS[kind])
     return Systems(q=p.q, r=p.r, physics={"A": p.A, "B": p.B}), p.h0
 
 
@@ -36,8 +37,8 @@ def step(systems: Systems, states: Tensor, u: Tensor) -> Tensor:
     return (A @ states.unsqueeze(-1) + B @ u.unsqueeze(-1)).squeeze(-1)
 
 
-def linear(systems: Systems) -> tuple[Tensor, Tensor]:
-    """A (N, 4, 4) and B (N, 4, 4)."""
+def linear(systems: Systems, states: Tensor) -> tuple[Tensor, Tensor]:
+    """A (N, 4, 4) and B (N, 4, 4), the same for all states."""
     A, B = systems.physics.values()
     return A, B
 

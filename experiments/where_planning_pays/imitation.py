@@ -8,25 +8,27 @@ demonstrations of every horizon. Every seed has demonstrations of its own.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
-from experiments.lqr_in_a_token.arms import layer_of
+from experiments.lqr_in_a_token.arms import SYSTEM, layer_of
 from experiments.lqr_in_a_token.tokens import Tokens
 from experiments.lqr_in_a_token.training import Settings, Stack
 from experiments.where_planning_pays import cart_pole, dense, pendulums, planner
+from experiments.where_planning_pays.arm import Arm
 from ttcnet.lqr.stationary import StationaryLQR, first_actions
 from ttcnet.nn import TTCLayer
 
-SYSTEMS: dict[str, ModuleType] = {"dense": dense, "cart-pole": cart_pole, "pendulums": pendulums}
+SYSTEMS: dict[str, planner.System] = {
+    "dense": dense, "cart-pole": cart_pole, "pendulums": pendulums,
+    "arms": Arm(matrices=True, axes=True), "arm": Arm(matrices=False), "arm-matrices": Arm(matrices=True),
+}  # fmt: skip
 ARMS = ("ttc", "fixed-scale", "mlp", "mlp-2.5", "one", "linear", "system", "system-one")
 PLANS = ("ttc", "fixed-scale", "system")  # arms whose horizon is the planner's
 TOGETHER = ("system", "system-one", "mlp", "mlp-2.5")  # arms that take the horizons of a batch in one call
-SYSTEM: dict[str, Any] = {"heads": 2, "state_size": 8, "rank": 64, "context": "system"}  # second round: a rank of 32
 TRAINED = (2, 4, 6, 8, 11, 16, 22, 32)  # horizons of demonstrations
 BETWEEN, BEYOND = (3, 12, 24), (48, 64)  # horizons that are held out
 LONGEST = TRAINED[-1]
@@ -83,7 +85,7 @@ class Imitation(Stack):
 
     settings: Demonstrations
     most: int = 65_536
-    system: ModuleType
+    system: planner.System
 
     def __init__(self, settings: Demonstrations, device: str = "cpu") -> None:
         if settings.task in SYSTEMS:
@@ -103,13 +105,13 @@ class Imitation(Stack):
 
         self.slopes = vmap(grad_and_value(loss))
 
-    def tokens(self, count: int, seed: int, horizon: int, held_out: bool = False) -> Tokens:
+    def tokens(self, count: int, seed: int, horizon: int, kind: str = "seen") -> Tokens:
         """Demonstrations of the planner with this horizon."""
         found = []
         for part, begin in enumerate(range(0, count, AT_ONCE)):
             few = min(AT_ONCE, count - begin)
-            systems, states = self.system.draw(few, 1000 * seed + part, held_out)
-            A, B = self.system.linear(systems)
+            systems, states = self.system.draw(few, 1000 * seed + part, kind)
+            A, B = self.system.linear(systems, states)
             y = planner.actions(systems, A, B, states, horizon)
             found.append(Tokens(self._read(systems, states, horizon), y.float().to(self.device)))
         return Tokens(*(torch.cat(parts) for parts in zip(*found, strict=True)))
@@ -148,33 +150,32 @@ class Imitation(Stack):
         return horizon if self.settings.arm in PLANS else 1
 
     def unexplained(
-        self, horizons: tuple[int, ...], *, held_out: bool = False, seed: int = 2,
+        self, horizons: tuple[int, ...], *, kind: str = "seen", seed: int = 2,
         chosen: int | None = None, own: int | None = None,
     ) -> list[float]:  # fmt: skip
         """The share of the variance of the planner's actions that members leave, over these horizons together."""
         errors = whole = torch.zeros(())
         for T in horizons:
-            judged = self.tokens(self.settings.judged, seed, T, held_out)
+            judged = self.tokens(self.settings.judged, seed, T, kind)
             share = torch.tensor(self.judge(judged, self._own(T) if own is None else own, chosen), dtype=torch.float64)
             variance = (judged.y.double() - judged.y.double().mean(0)).square().mean().cpu()
             errors, whole = errors + share * variance, whole + variance
         return (errors / whole).tolist()
 
     @torch.no_grad()
-    def episodes(self, horizon: int, chosen: int, *, held_out: bool = False, own: int | None = None) -> dict[str, Any]:
+    def episodes(self, horizon: int, chosen: int, *, kind: str = "seen", own: int | None = None) -> dict[str, Any]:
         """Cost and length of episodes, of the policies with the chosen rate and of the planner with this horizon."""
         system, count, own = self.system, self.settings.episodes, self._own(horizon) if own is None else own
         weights = {name: x[chosen :: len(self.settings.rates)].contiguous() for name, x in self.weights.items()}
-        systems, start = system.draw(count, 3, held_out)
-        A, B = system.linear(systems)
-        K = planner.gains(systems, A, B, horizon)
+        systems, start = system.draw(count, 3, kind)
         states = (start / 2).expand(self.settings.seeds + 1, -1, -1)  # the planner's come last
         alive = torch.ones(states.shape[:-1], dtype=torch.bool)
         costs, lengths = torch.zeros(2, *alive.shape, dtype=torch.float64)
         answer = vmap(self.member, in_dims=(0, 0, None))
         for _ in range(STEPS):
             policies = answer(weights, self._read(systems, states[:-1], horizon), own) * self.scale
-            u = torch.cat([policies.double().cpu(), (K @ states[-1:].unsqueeze(-1)).squeeze(-1)])
+            best = planner.actions(systems, *system.linear(systems, states[-1:]), states[-1:], horizon)
+            u = torch.cat([policies.double().cpu(), best])
             new = system.step(systems, states, u)
             costs += alive * planner.cost(systems, new, u)
             states = torch.where(alive.unsqueeze(-1), new, states)
@@ -186,27 +187,26 @@ class Imitation(Stack):
     def everything(self) -> dict[str, Any]:
         """All that is reported of a run with one learning rate."""
         unexplained, knob, episodes = list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
-        kinds = {"seen": False, "held out": True}
         parts = {"trained": TRAINED, "between": BETWEEN, "48": (48,), "64": (64,)}
-        for systems, held_out in kinds.items():
+        for kind in self.system.KINDS:
             for name, horizons in parts.items():
-                left = self.unexplained(horizons, held_out=held_out)
-                unexplained.append({"name": name, "systems": systems, "values": left})
-        for systems, horizons in (("seen", (8, 16, 32, 64)), ("held out", (32, 64))):
-            for horizon in horizons:
-                found = self.episodes(horizon, 0, held_out=kinds[systems])
-                episodes.append({"horizon": horizon, "systems": systems} | found)
+                left = self.unexplained(horizons, kind=kind)
+                unexplained.append({"name": name, "systems": kind, "values": left})
+        for kind in self.system.KINDS:
+            for horizon in (8, 16, 32, 64) if kind == "seen" else (32, 64):
+                found = self.episodes(horizon, 0, kind=kind)
+                episodes.append({"horizon": horizon, "systems": kind} | found)
         if self.settings.arm in PLANS:
             for horizon in (LONGEST, BEYOND[-1]):
                 for own in KNOB:
                     knob.append({"planner": horizon, "own": own, "values": self.unexplained((horizon,), own=own)})
         else:  # what they do where they are told at most what they have seen
             self.most = LONGEST
-            for systems, held_out in kinds.items():
+            for kind in self.system.KINDS:
                 for horizon in BEYOND:
-                    left = self.unexplained((horizon,), held_out=held_out)
-                    unexplained.append({"name": f"{horizon}, told {LONGEST}", "systems": systems, "values": left})
-                found = self.episodes(BEYOND[-1], 0, held_out=held_out)
-                episodes.append({"horizon": BEYOND[-1], "systems": systems, "told": LONGEST} | found)
+                    left = self.unexplained((horizon,), kind=kind)
+                    unexplained.append({"name": f"{horizon}, told {LONGEST}", "systems": kind, "values": left})
+                found = self.episodes(BEYOND[-1], 0, kind=kind)
+                episodes.append({"horizon": BEYOND[-1], "systems": kind, "told": LONGEST} | found)
             self.most = Imitation.most
         return {"unexplained": unexplained, "knob": knob, "episodes": episodes}

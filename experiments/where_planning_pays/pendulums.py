@@ -21,12 +21,13 @@ RANGES: Ranges = {
     "mass": (COUNT, 0.5, 2.0), "length": (COUNT, 0.7, 1.4), "spring": (len(PAIRS), 0.5, 5.0),
     "q angle": (COUNT, 2.5, 40.0), "q speed": (COUNT, 0.25, 4.0), "r": (COUNT, 0.25, 4.0),
 }  # fmt: skip
-LONGER: Ranges = {**RANGES, "length": (COUNT, 1.4, 2.0)}  # held out
+LONGER: Ranges = {**RANGES, "length": (COUNT, 1.4, 2.0)}
+KINDS = {"seen": RANGES, "held out": LONGER}
 
 
-def draw(count: int, seed: int, held_out: bool = False) -> tuple[Systems, Tensor]:
+def draw(count: int, seed: int, kind: str = "seen") -> tuple[Systems, Tensor]:
     """Systems and states; the same for a seed on every machine."""
-    return planner.draw(LONGER if held_out else RANGES, SPREAD, count, seed)
+    return planner.draw(KINDS[kind], SPREAD, count, seed)
 
 
 def features(systems: Systems, states: Tensor) -> Tensor:
@@ -57,8 +58,8 @@ def step(systems: Systems, states: Tensor, u: Tensor) -> Tensor:
     return states
 
 
-def linear(systems: Systems) -> tuple[Tensor, Tensor]:
-    """A (N, 8, 8) and B (N, 8, 4): `step` near the upright pendulums at rest."""
+def linear(systems: Systems, states: Tensor) -> tuple[Tensor, Tensor]:
+    """A (N, 8, 8) and B (N, 8, 4), the same for all states: `step` near the upright pendulums at rest."""
     weight, ease, stiffness = _parts(systems)
     pull, push = TAU * (torch.diag_embed(weight) - ease.unsqueeze(-1) * stiffness), TAU * torch.diag_embed(ease)
     one = torch.eye(COUNT, dtype=pull.dtype).expand_as(pull)

@@ -8,7 +8,7 @@ It knows a system as it is near rest (linear: A, B) and minimises over T steps, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +16,24 @@ from torch import Tensor
 from ttcnet.lqr import LQR, solve
 
 Ranges = Mapping[str, tuple[int, float, float]]  # of each quantity how many there are, and between what
+
+
+class System(Protocol):
+    """A kind of system. A state may hold more than the planner's, which comes first."""
+
+    @property
+    def KINDS(self) -> Mapping[str, Any]:
+        """What is seen in training, and what is held out."""
+
+    def draw(self, count: int, seed: int, kind: str = "seen") -> tuple[Systems, Tensor]: ...
+
+    def features(self, systems: Systems, states: Tensor) -> Tensor: ...
+
+    def linear(self, systems: Systems, states: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    def step(self, systems: Systems, states: Tensor, u: Tensor) -> Tensor: ...
+
+    def over(self, states: Tensor) -> Tensor: ...
 
 
 class Systems(NamedTuple):
@@ -47,25 +65,19 @@ def features(ranges: Ranges, spread: Tensor, systems: Systems, states: Tensor) -
 
 
 def actions(systems: Systems, A: Tensor, B: Tensor, states: Tensor, horizon: int) -> Tensor:
-    """First actions (..., N, m) of the plans from states (..., N, n)."""
+    """First actions (..., N, m) of the plans from states (..., N, n), or longer ones that begin with these."""
     lead, (n, m) = states.shape[:-1], B.shape[-2:]
     problem = LQR(
-        A=A.unsqueeze(1).expand(*lead, horizon, n, n),
-        B=B.unsqueeze(1).expand(*lead, horizon, n, m),
+        A=A.unsqueeze(-3).expand(*lead, horizon, n, n),
+        B=B.unsqueeze(-3).expand(*lead, horizon, n, m),
         Q=torch.diag_embed(systems.q).unsqueeze(1).expand(*lead, horizon, n, n),
         R=systems.r.unsqueeze(1).expand(*lead, horizon, m),
-        h0=states,
+        h0=states[..., :n],
     )
     return solve(problem).u[..., 0, :]
 
 
-def gains(systems: Systems, A: Tensor, B: Tensor, horizon: int) -> Tensor:
-    """K (N, m, n): the planner takes u = K s. A plan from each unit state."""
-    n = A.shape[-1]
-    units = torch.eye(n, dtype=A.dtype).unsqueeze(1).expand(n, len(A), n)
-    return actions(systems, A, B, units, horizon).permute(1, 2, 0)
-
-
 def cost(systems: Systems, states: Tensor, u: Tensor) -> Tensor:
     """Of a step that takes u and ends in these states."""
-    return ((systems.q * states.square()).sum(-1) + (systems.r * u.square()).sum(-1)) / 2
+    places = states[..., : systems.q.shape[-1]]
+    return ((systems.q * places.square()).sum(-1) + (systems.r * u.square()).sum(-1)) / 2

@@ -27,7 +27,7 @@ def trunks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trunk")
     stack = Trunks(READING)
     stack.advance()
-    stack.results(folder)
+    stack.written(folder)
     return folder, stack
 
 
@@ -137,7 +137,7 @@ def test_an_arm_is_told_the_horizon_in_one_way(arm, trunks):
 
 def test_regret_is_none_for_the_planner_and_bounded_for_the_worst():
     systems = world.draw(12, 0)
-    K = planner.gains(systems, systems.physics["A"], systems.physics["B"], 32)
+    K = world.gains(systems, 32)
 
     def act(states):
         best = (K @ states[:1].unsqueeze(-1)).squeeze(-1)
@@ -216,6 +216,7 @@ def test_what_is_not_there(start, tmp_path):
     with pytest.raises(typer.BadParameter, match="size must be one of"):
         start(size="huge")
     assert context_table("regret", tmp_path).startswith("*Not run yet: ")
+    assert context_table("second-regret", tmp_path).startswith("*Not run yet: ")
     with pytest.raises(typer.Exit):
         start(only=["read/linear"])  # before its trunk
     assert not (tmp_path / "out/read/linear/run/metrics.json").exists()

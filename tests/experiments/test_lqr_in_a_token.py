@@ -11,9 +11,9 @@ import torch
 import typer
 
 from experiments.lqr_in_a_token import __main__ as lqr_in_a_token
-from experiments.lqr_in_a_token.arms import ARMS, SWITCHES, Switched, layer_of, plan_rank_one, towards
+from experiments.lqr_in_a_token.arms import ARMS, OWN, SWITCHES, Switched, layer_of, plan_rank_one, towards
 from experiments.lqr_in_a_token.tokens import STEPS, TASKS, UNSTABLE, draw, features, first_action, tokens
-from experiments.lqr_in_a_token.training import OWN, Settings, Stack
+from experiments.lqr_in_a_token.training import Settings, Stack
 from ttcnet.lqr import LQR, ModulatedLQR, plan, solve
 
 SIZE = dict(width=64, heads=4, state_size=8, rank=16)

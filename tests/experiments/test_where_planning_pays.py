@@ -2,15 +2,20 @@
 
 import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import typer
 
 from experiments.where_planning_pays import __main__ as where_planning_pays
-from experiments.where_planning_pays import cart_pole, imitation, pendulums, planner
+from experiments.where_planning_pays import arm, cart_pole, imitation, pendulums, planner
 from experiments.where_planning_pays.imitation import ARMS, SYSTEMS, TRAINED, Demonstrations, Imitation, told
+
+ARMS_OF_MUJOCO = {name: each for name, each in SYSTEMS.items() if isinstance(each, arm.Arm)}
+SAME = {name: each for name, each in SYSTEMS.items() if name not in ARMS_OF_MUJOCO}  # linear alike at all states
 
 TINY = dict(steps=2, batch=16, pool=32, judged=16, episodes=4, seeds=2, rates=(1e-2,))
 
@@ -67,20 +72,20 @@ def test_springs_pull_pendulums_together():
     assert stiffness[0, 2, 0] == -k
 
 
-@pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
+@pytest.mark.parametrize("system", SAME.values(), ids=SAME)
 def test_near_rest_systems_are_linear(system):
     systems, states = groups(system)
-    A, B = system.linear(systems)
+    A, B = system.linear(systems, states)
     u, small = torch.randn(6, B.shape[-1], dtype=torch.float64), 1e-6
     expected = (A @ states.unsqueeze(-1) + B @ u.unsqueeze(-1)).squeeze(-1)
     torch.testing.assert_close(system.step(systems, small * states, small * u) / small, expected, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
+@pytest.mark.parametrize("system", SAME.values(), ids=SAME)
 def test_planners_are_optimal(system):
     """Their first action is that of the sequence that minimises the cost, found by least squares."""
     systems, states = groups(system, 3)
-    A, B = system.linear(systems)
+    A, B = system.linear(systems, states)
     T, m = 5, B.shape[-1]
     for place in range(3):
 
@@ -95,10 +100,9 @@ def test_planners_are_optimal(system):
         slope = torch.func.jacrev(residuals)(zero)
         best = torch.linalg.lstsq(slope, -residuals(zero)).solution[:m]
         torch.testing.assert_close(planner.actions(systems, A, B, states, T)[place], best)
-        torch.testing.assert_close(planner.gains(systems, A, B, T)[place] @ states[place], best)
 
 
-@pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
+@pytest.mark.parametrize("system", SAME.values(), ids=SAME)
 def test_tokens_are_scaled_and_say_all(system):
     systems, states = system.draw(20_000, 0)
     x = system.features(systems, states)
@@ -112,6 +116,93 @@ def test_tokens_are_scaled_and_say_all(system):
     more = torch.stack([told(x[0], T) for T in TRAINED])[:, -2:]
     torch.testing.assert_close(more.mean(0), torch.zeros(2, dtype=torch.float64))
     torch.testing.assert_close(more.std(0), torch.ones(2, dtype=torch.float64))
+
+
+@pytest.fixture
+def mujoco():
+    return pytest.importorskip("mujoco", reason="the extra mujoco is not installed")
+
+
+def test_the_arm_is_that_of_gymnasiums_pusher_with_its_wrist_locked(mujoco):
+    gymnasium = pytest.importorskip("gymnasium", reason="the extra gym is not installed")
+    whole = mujoco.MjModel.from_xml_path(str(Path(gymnasium.__file__).parent / arm.ASSET))
+    data, ours = mujoco.MjData(whole), arm.read()
+    arm.Arm(matrices=False)._become(np.ones(7))
+    assert [whole.joint(place).name for place in range(4)] == list(arm.MOVES)
+    assert whole.opt.timestep == ours.model.opt.timestep
+    data.qpos[:4] = ours.data.qpos[:] = [0.3, -0.2, 0.5, -1.0]
+    inertias = []
+    for model, now in ((whole, data), (ours.model, ours.data)):
+        mujoco.mj_forward(model, now)
+        units = np.eye(model.nv)
+        inertias.append(np.stack([product(mujoco, model, now, unit) for unit in units])[:4, :4])
+    np.testing.assert_allclose(*inertias, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(data.xpos[whole.body("tips_arm").id], ours.data.xpos[ours.tip])
+
+
+def product(mujoco, model, data, vector):
+    found = np.empty(model.nv)
+    mujoco.mj_mulM(model, data, found, vector)
+    return found
+
+
+@pytest.mark.parametrize("system", ARMS_OF_MUJOCO.values(), ids=ARMS_OF_MUJOCO)
+def test_near_rest_arms_are_linear_where_they_are(system, mujoco):
+    systems, states = groups(system)
+    A, B = system.linear(systems, states)
+    u, small = torch.randn(6, 4, dtype=torch.float64), 1e-5
+    slow = torch.cat([small * states[:, :7], states[:, 7:]], 1)
+    expected = (A @ states[:, :7].unsqueeze(-1) + B @ u.unsqueeze(-1)).squeeze(-1)
+    moved = system.step(systems, slow, small * u)
+    torch.testing.assert_close(moved[:, :7] / small, expected, rtol=1e-3, atol=1e-4)
+    several = system.linear(systems, torch.stack([states, states.flip(0)]))
+    for found, one in zip(several, (A, B), strict=True):
+        torch.testing.assert_close(found[0], one)
+        assert not torch.allclose(found[1], one)
+
+
+@pytest.mark.parametrize("system", ARMS_OF_MUJOCO.values(), ids=ARMS_OF_MUJOCO)
+def test_the_distance_of_an_arm_is_that_of_its_tip(system, mujoco):
+    """Where the tip is at its target the distance is zero: what is added to it is what the tip moves."""
+    systems, states = groups(system, 1)
+    ours = arm.read()
+
+    def tip(angles):
+        system._become(system._arms(systems, states)[0])
+        ours.data.qpos[:] = arm.MIDDLE + angles.numpy()
+        mujoco.mj_kinematics(ours.model, ours.data)
+        return torch.tensor(ours.data.xpos[ours.tip])
+
+    target = tip(states[0, 7:]) - states[0, :3]
+    now = states
+    for _ in range(3):
+        now = system.step(systems, now, torch.ones(1, 4, dtype=torch.float64))
+    torch.testing.assert_close(now[0, :3], tip(now[0, 7:]) - target)
+
+
+@pytest.mark.parametrize("system", ARMS_OF_MUJOCO.values(), ids=ARMS_OF_MUJOCO)
+def test_tokens_of_arms_are_scaled_and_say_all(system, mujoco):
+    systems, states = system.draw(3000, 0)
+    x = system.features(systems, states)
+    assert x.mean(0).abs().max() < 0.1
+    assert (x.std(0) - 1).abs().max() < 0.15
+    one = type(systems)({name: value[:1] for name, value in systems.physics.items()}, systems.q[:1], systems.r[:1])
+    moved = [one._replace(q=1.5 * one.q), one._replace(r=1.5 * one.r)]
+    moved += [one._replace(physics=one.physics | {name: value.flip(1)}) for name, value in one.physics.items()]
+    moved += [one._replace(physics=one.physics | {"hand": 1.5 * one.physics["hand"]})]
+    moved = [other for other in moved if other is not moved[3]]  # a single number, flipped, is what it was
+    for other in moved:
+        assert not torch.equal(system.features(other, states[:1]), system.features(one, states[:1]))
+
+
+def test_planners_of_arms_come_to_their_target(mujoco):
+    system = SYSTEMS["arms"]
+    systems, states = system.draw(8, 0)
+    now = states / 2
+    for _ in range(80):
+        now = system.step(systems, now, planner.actions(systems, *system.linear(systems, now), now, 32))
+    assert not system.over(now).any()
+    assert (now[:, :3].norm(dim=1) < 0.6 * states[:, :3].norm(dim=1) / 2).float().mean() > 0.7
 
 
 @pytest.mark.parametrize("arm", ARMS)
@@ -150,7 +241,6 @@ def test_batches_hold_demonstrations_of_the_seed_and_the_horizon():
 def test_a_policy_that_is_the_planner_pays_what_it_pays():
     run = Imitation(Demonstrations("cart-pole", "mlp", **TINY))
     systems, _ = cart_pole.draw(4, 3)
-    K = planner.gains(systems, *cart_pole.linear(systems), 32)
     states = torch.zeros(0)
 
     def read(_systems, now, _horizon):
@@ -162,7 +252,9 @@ def test_a_policy_that_is_the_planner_pays_what_it_pays():
     run.member = lambda weights, x, own: x
     run.scale = 1.0
     exact = imitation.vmap
-    imitation.vmap = lambda *_, **__: lambda *___: (K @ states.unsqueeze(-1)).squeeze(-1)
+    imitation.vmap = lambda *_, **__: (
+        lambda *___: planner.actions(systems, *cart_pole.linear(systems, states), states, 32)
+    )
     try:
         found = run.episodes(32, 0)
     finally:
@@ -182,16 +274,16 @@ def start(tmp_path, monkeypatch):
 
 def test_runs_write_all_that_belongs_to_a_result(start, capsys):
     out = start(only=["cart-pole/ttc", "cart-pole/mlp"])
-    for arm in ("ttc", "mlp"):
-        folder = out / "cart-pole" / arm
+    for name in ("ttc", "mlp"):
+        folder = out / "cart-pole" / name
         found = json.loads((folder / "32" / "metrics.json").read_text())
         tuning = json.loads((folder / "tuning" / "metrics.json").read_text())
         assert found["rate"] == tuning["rate"] == float(min(tuning["validation"], key=tuning["validation"].get))
         assert {"machine", "versions", "commit", "command", "parameters"} <= set(found)
         assert found["versions"]["gymnasium"]
         assert all(len(each["values"]) == 2 for each in found["unexplained"])
-        assert {each["own"] for each in found["knob"]} == (set(imitation.KNOB) if arm == "ttc" else set())
-        assert any("told" in each for each in found["episodes"]) is (arm == "mlp")
+        assert {each["own"] for each in found["knob"]} == (set(imitation.KNOB) if name == "ttc" else set())
+        assert any("told" in each for each in found["episodes"]) is (name == "mlp")
         assert sorted(path.name for path in (folder / "32").iterdir()) == ["log.jsonl", "metrics.json", "settings.json"]
     before = (out / "cart-pole/ttc/32/metrics.json").read_bytes()
     start(only=["cart-pole/ttc/32"])

@@ -38,7 +38,7 @@ OPTIONS = {
     "device",
     "eval scaling": "method horizons horizon n temperature breadth depth cot max-tokens limit seed device",
     "eval likelihood": "model adapter horizon limit max-length out device",
-    "eval lm": "model out tasks adapter horizon shots limit max-tokens amc batch device",
+    "eval lm": "model out tasks adapter horizon shots limit max-tokens data batch device",
     "eval show": "only problem horizon",
     "analyse alignment": "model data out adapter horizon limit plot device",
     "bench lqr": "provider horizon problems shape sweep device regime seconds limit out",

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.lqr import emulator
-from tests.lqr.test_kernels import run_kernels
+from tests.lqr.kernels.test_fused_cuda import run_kernels
 from ttcnet.lqr import LQR, Solution, plan, solve
 from ttcnet.testing.errors import cast, weights
 from ttcnet.testing.tolerance import HORIZONS, SHAPES, beyond, by, case_errors, cases, truth_of

@@ -256,7 +256,7 @@ def test_backends_agree_forward_and_backward(layer, x):
             assert (found[name] - value).abs().max() < bound * value.abs().max(), (backend, dtype, name)
 
 
-@pytest.mark.slow  # test_models does the same with a whole model
+@pytest.mark.slow  # test_modeling does the same with a whole model
 def test_training_ends_the_same_with_every_backend():
     """200 steps of a small regression: targets of a teacher."""
     losses = {}

@@ -68,11 +68,11 @@ def test_examples_are_made_once(make, monkeypatch, tmp_path):
     made = example_store.examples_of(make(), tokenizer(), tmp_path / "examples")
     plain = prepare(rows(make().data), tokenizer())
     assert made.report == plain.report
-    assert [(row["input_ids"], row["labels"]) for row in made.kept] == plain.kept
+    assert [(row["input_ids"], row["labels"]) for row in made.rows] == plain.rows
     with monkeypatch.context() as patched:
         patched.setattr(example_store, "prepare", None)
         again = example_store.examples_of(make(), tokenizer(), tmp_path / "examples")
-        assert list(again.kept) == list(made.kept)
+        assert list(again.rows) == list(made.rows)
         patched.setattr(example_store, "is_first_process", lambda: False)
         assert example_store.examples_of(make(), tokenizer(), tmp_path / "examples").report == made.report
     assert (
@@ -80,7 +80,7 @@ def test_examples_are_made_once(make, monkeypatch, tmp_path):
     )
     with (tmp_path / "data.jsonl").open("a") as file:
         file.write('{"problem": "1", "solution": "1"}\n')
-    assert len(example_store.examples_of(make(), tokenizer(), tmp_path / "examples").kept) == 41
+    assert len(example_store.examples_of(make(), tokenizer(), tmp_path / "examples").rows) == 41
     with (tmp_path / "data.jsonl").open("a") as file:
         file.write('{"problem": "1"}\n')
     with raises("bad-data", "data", "data.jsonl line 42: no answer"):

@@ -1,4 +1,4 @@
-"""Training of Sudoku models; test_runs.py has what holds for all runs."""
+"""Training of Sudoku models; test_run.py has what holds for all runs."""
 
 import os
 import subprocess

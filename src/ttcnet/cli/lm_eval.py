@@ -19,8 +19,8 @@ def lm(
     tasks: Annotated[
         str | None,
         typer.Option(
-            help=f"Tasks of lm_eval, amc, or YAML files, with commas between; default, the paper's: {PAPER}, "
-            f"and {CODE} with --run-code."
+            help="Tasks of lm_eval, YAML files, or tasks of ttcnet, such as amc, with commas between; default, the "
+            f"paper's: {PAPER}, and {CODE} with --run-code."
         ),
     ] = None,
     adapter: Annotated[str | None, typer.Option(help="Folder of an adapter for the model.")] = None,
@@ -31,8 +31,8 @@ def lm(
     limit: Annotated[int | None, typer.Option(help="Ask the first N questions of every task only.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Most tokens of an answer. Default: the task's.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Ask through the model's chat template.")] = False,
-    amc: Annotated[
-        str | None, typer.Option(help="Problems of the task amc: a JSON Lines file, or owner/name of the Hub.")
+    data: Annotated[
+        str | None, typer.Option(help="Folder with the files of ttcnet's benchmarks. Default: the Hub.")
     ] = None,
     batch: Annotated[int, typer.Option(help="Requests per batch.")] = 8,
     device: Device = "auto",
@@ -58,7 +58,7 @@ def lm(
 
         names = tasks or (f"{PAPER},{CODE}" if run_code else PAPER)
         chosen = tuple(name.strip() for name in names.split(",") if name.strip())
-        settings = LMEvalConfig(model, chosen, adapter, horizon, shots, limit, max_tokens, chat, amc)
+        settings = LMEvalConfig(model, chosen, adapter, horizon, shots, limit, max_tokens, chat, data)
         table = evaluate(
             settings, out, batch=batch, device=device, run_code=run_code, trust_remote_code=trust_remote_code
         )

@@ -100,7 +100,7 @@ def eval_command(
 @app.command("probe")
 def probe_command(
     train: Annotated[Path, typer.Option(help="CSV of puzzle,solution to fit the probes on.")],
-    test: Annotated[Path, typer.Option(help="CSV of puzzle,solution to judge them on.")],
+    test: Annotated[Path, typer.Option(help="CSV of puzzle,solution to test them on.")],
     model: Folder = None,
     step: Annotated[list[str] | None, typer.Option(help="Planning steps; 0,2,4,8 if not given.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Boards of each file to take.")] = 1000,
@@ -108,7 +108,6 @@ def probe_command(
     device: Device = "auto",
 ) -> None:
     """How much of the solution can be read off the states that TTC layers plan to pass through."""
-    from dataclasses import asdict
     from itertools import chain
 
     from ttcnet.tasks.sudoku.data import read
@@ -118,16 +117,19 @@ def probe_command(
         learnt, held_out = read(train)[:limit], read(test)[:limit]
         check_output("out", out)
         net = load(model, device)
-        from ttcnet.evaluate.analysis.probes import STEPS, probe
+        from ttcnet.evaluate.analysis.probes import STEPS, Labelled, probe
+        from ttcnet.tasks.sudoku.feed import labelled
         from ttcnet.tasks.sudoku.progress import watched
 
-        probes, results = probe(net, learnt, held_out, steps or STEPS), []
+        fitted, judged = (Labelled(*labelled(boards)) for boards in (learnt, held_out))
+        probes, results = probe(net, fitted, judged, steps or STEPS), list[dict[str, Any]]()
         with watched(net, "planning", len(learnt) + len(held_out)):
             first = next(probes)
         for result in chain([first], probes):
             when = f", time {result.time + 1}" if net.config.loops > 1 else ""
-            say(f"TTC layer {result.layer + 1}{when}, step {result.step}: {100 * result.cells:.1f} % of cells")
-            results.append(asdict(result))
+            say(f"TTC layer {result.layer + 1}{when}, step {result.step}: {100 * result.accuracy:.1f} % of cells")
+            place = {"layer": result.layer, "time": result.time, "step": result.step}
+            results.append(place | {"cells": result.accuracy})
         if out is not None:
             _write(out, model, {"fitted": len(learnt), "judged": len(held_out), "results": results})
 

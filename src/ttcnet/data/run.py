@@ -22,15 +22,15 @@ from .duplicates import exact, near
 from .sampling import sample
 from .settings import Decontaminate, Exact, Settings, Source
 from .sources import check, fetch
-from .stages import RESULT, Content, Folder, StageSpec
+from .stages import RESULT, Content, StageFolder, StageSpec
 from .verification import verify
 
 PACKAGES = ("datasets", "rensa", "math-verify")
 
 
 def run(settings: Settings) -> Path:
-    """Do all stages, or those that are not done yet. The folder gets data.jsonl, counts.json, and what every stage kept
-    and dropped."""
+    """Run all stages that are not done yet. The folder gets data.jsonl, counts.json, and what every stage kept and
+    dropped."""
     with owned(Path(settings.out)):
         return _run(settings)
 
@@ -38,7 +38,7 @@ def run(settings: Settings) -> Path:
 def _run(settings: Settings) -> Path:
     facts = {"settings": asdict(settings)} | provenance(*PACKAGES)
     specs = list(stages(settings))
-    folder = Folder(Path(settings.out), specs, facts)
+    folder = StageFolder(Path(settings.out), specs, facts)
     left = [spec for spec in specs if not folder.done(spec)]
     for spec in left:  # what can be known to be wrong is told before anything is done
         for source in _sources(spec.settings):
@@ -79,7 +79,7 @@ def _sources(settings: object) -> list[Source]:
 
 
 def table(counted: dict[str, Content]) -> Table:
-    """The counts of all stages, for people."""
+    """The counts of all stages as a table."""
     shown = Table("stage", box=None)
     for title in ("read", "kept", "dropped", "seconds"):
         shown.add_column(title, justify="right")

@@ -13,8 +13,9 @@ Needs torch, and knows nothing of neural networks.
 from .constrained import ConstrainedSolution, solve_constrained
 from .dare import Regulator, dare
 from .ilqr import ilqr
+from .modulated import ModulatedLQR
 from .plan import backends, plan
-from .problem import LQR, ModulatedLQR
+from .problem import LQR
 from .solution import Solution
 from .solve import solve
 from .stationary import StationaryLQR

@@ -28,7 +28,7 @@ from ..bounds import check_reach
 from ..errors import fail
 from .adjoint import refuse_second_derivatives
 from .arithmetic import working_dtype
-from .problem import Family, ModulatedLQR
+from .modulated import Family, ModulatedLQR
 from .steps import wide_dtype
 
 FIELDS = Family._fields
@@ -155,6 +155,10 @@ class _EagerPlan(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         refuse_second_derivatives("plan")
         return None, None, *_plan_backward(*ctx.saved_tensors, grads[0], ctx.horizon, ctx.backend)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        _refuse_forward_mode()
 
 
 class _TransformedPlan(torch.autograd.Function):

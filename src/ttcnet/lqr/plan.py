@@ -7,7 +7,7 @@ from torch import Tensor
 
 from . import checks, ops, stationary
 from .kernels import fused_cpu, fused_cuda
-from .problem import ModulatedLQR
+from .modulated import ModulatedLQR
 from .solve import solve
 from .stationary import StationaryLQR
 

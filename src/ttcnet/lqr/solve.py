@@ -6,7 +6,7 @@ import warnings
 
 import torch
 
-from . import checks, feedback, fused, kkt, riccati, symplectic
+from . import checks, dense, feedback, kkt, riccati, symplectic
 from .adjoint import Method, Terms, solve_implicitly, with_q0
 from .arithmetic import full_precision
 from .problem import LQR
@@ -22,17 +22,17 @@ def solve(
     """The optimal actions, states, co-states and cost of `problem`, differentiable with respect to all its fields.
 
     Args:
-        problem: one LQR or a batch, returned in its own dtype. "riccati" runs as compiled loops on the CPU, up to 64
-            states and actions, unless `implicit` is False: in float32 for what is not float64, and again in float64
-            where that loses digits. Elsewhere, and for "kkt", it is solved in float64 ("symplectic" solves in float32
-            what is not float64).
+        problem: one LQR or a batch, returned in its own dtype. "riccati" runs as compiled passes on the CPU and on
+            CUDA devices, up to 64 states and actions, unless `implicit` is False: in float32 for what is not float64,
+            and again in float64 where that loses digits. Elsewhere, and for "kkt", it is solved in float64
+            ("symplectic" solves in float32 what is not float64).
         method: "riccati" (dynamic programming; the default), "kkt" (block LU of the optimality conditions) or
             "symplectic" (the paper's; needs invertible A and loses digits over long horizons).
         gains: whether the solution is to have feedback gains K, k and values P, p; "symplectic" finds none.
         implicit: how gradients are found. True: by one more solve with the factors of the first, which is faster and
             holds no graph. False: by autograd through the recursion in PyTorch; its backward pass runs in whatever
             precision surrounds it, so call backward outside autocast. None takes True, but False for "riccati" where
-            the compiled loops cannot run. Either can be differentiated again, and by torch.func.
+            the compiled passes cannot run. Either can be differentiated again, and by torch.func.
         check: whether to check values before and after, at the price of a host synchronisation on a GPU. Under
             torch.func, which shows no values, pass False.
 
@@ -62,10 +62,14 @@ def solve(
         checks.fail("gains", 'must be False for method="symplectic"', gains, remedy, "conflict")
     if check:
         problem.check()
-    if method == "riccati" and implicit is not False and fused.obstacle(problem) is None:
-        found, asked = fused.solve(problem, gains), problem.h0.dtype
+    compiled = method == "riccati" and implicit is not False
+    why = dense.obstacle(problem) if compiled else None
+    if compiled and why is None:
+        found, asked = dense.solve(problem, gains), problem.h0.dtype
         solution, quick = Solution(*(x.to(asked) for x in (*found[:4], *found.feedback))), found.compiled
     else:
+        if why is not None and problem.horizon and not torch.compiler.is_compiling():
+            dense.tell(why)
         implicit = method != "riccati" if implicit is None else implicit
         solution, quick = _by_torch(problem, method, gains, implicit)
     if check:
@@ -76,11 +80,11 @@ def solve(
 def _by_torch(problem: LQR, method: str, gains: bool, implicit: bool) -> tuple[Solution, bool]:
     """The solution, and whether all steps went the quick way."""
     way, asked = METHODS[method], problem.h0.dtype
-    dense = problem.standard_form(None if method == "symplectic" else wide_dtype(asked, problem.h0.device))
-    terms, limit = Terms(*(getattr(dense, name) for name in Terms._fields)), largest_pivot(asked, dense.h0.dtype)
-    with full_precision(dense.h0.device):
-        if dense.horizon == 0:
-            return _of_nothing(dense, asked, gains), True
+    whole = problem.standard_form(None if method == "symplectic" else wide_dtype(asked, problem.h0.device))
+    terms, limit = Terms(*(getattr(whole, name) for name in Terms._fields)), largest_pivot(asked, whole.h0.dtype)
+    with full_precision(whole.h0.device):
+        if whole.horizon == 0:
+            return _of_nothing(whole, asked, gains), True
         right = (terms.h0, terms.r, with_q0(terms.q), terms.c)
         found: tuple[torch.Tensor, ...] = ()
         with torch.set_grad_enabled(torch.is_grad_enabled() and not implicit):
@@ -90,18 +94,18 @@ def _by_torch(problem: LQR, method: str, gains: bool, implicit: bool) -> tuple[S
         u, h, costate = solve_implicitly(way, factors, terms, limit) if implicit else way.substitute(factors, *right)
         if gains and implicit:
             found = feedback.differentiable(terms, found)  # type: ignore[arg-type]
-        cost = dense.objective(u, h)
+        cost = whole.objective(u, h)
         quick = isinstance(factors, riccati.Factors) and all(isinstance(step, Quick) for step in factors.steps)
     return Solution(*(x.to(asked) for x in (u, h, costate, cost, *found))), quick
 
 
-def _of_nothing(dense: LQR, asked: torch.dtype, gains: bool) -> Solution:
+def _of_nothing(whole: LQR, asked: torch.dtype, gains: bool) -> Solution:
     """No step: nothing is decided, and h_0 costs nothing."""
-    h, u = dense.h0.unsqueeze(-2), dense.B.sum(-2)
+    h, u = whole.h0.unsqueeze(-2), whole.B.sum(-2)
     zero = torch.zeros_like(h)
-    parts = [u, h, zero, dense.objective(u, h)]
+    parts = [u, h, zero, whole.objective(u, h)]
     if gains:
-        parts += [dense.B.mT, u, torch.zeros_like(dense.h0[..., None, :, None] * zero.unsqueeze(-2)), zero]
+        parts += [whole.B.mT, u, torch.zeros_like(whole.h0[..., None, :, None] * zero.unsqueeze(-2)), zero]
     return Solution(*(x.to(asked) for x in parts))
 
 

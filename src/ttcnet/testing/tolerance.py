@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ttcnet.lqr import ModulatedLQR
-from ttcnet.lqr.problem import Family
+from ttcnet.lqr.modulated import Family
 from ttcnet.lqr.reference import backward, forward
 
 from .errors import NAMES, Provider, cast, differentiate, rounded

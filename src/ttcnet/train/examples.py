@@ -38,17 +38,17 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Examples:
-    """What a file made.
+    """What was made of a file.
 
     Args:
-        kept: its rows, each an Example.
+        rows: an Example for each row that was kept.
         tokens: how many there are, and how many of them are `learned`: those of answers.
         longest: tokens of the longest row that was kept.
         too_long: how many rows were left out for their length; the longest of those has `overlong` tokens.
         largest: the largest token.
     """
 
-    kept: Any
+    rows: Any
     tokens: int
     learned: int
     longest: int
@@ -58,21 +58,22 @@ class Examples:
 
     @property
     def report(self) -> str:
-        text = f"{len(self.kept):,} examples, {self.tokens:,} tokens, {self.learned:,} of them in answers"
+        text = f"{len(self.rows):,} examples, {self.tokens:,} tokens, {self.learned:,} of them in answers"
         if self.too_long:
-            rows = len(self.kept) + self.too_long
+            rows = len(self.rows) + self.too_long
             share = f"{self.too_long:,} of {rows:,} rows ({100 * self.too_long / rows:.3g} %)"
             text += f"; {share} left out as too long (the longest has {self.overlong:,} tokens)"
         return text
 
     @property
     def counts(self) -> dict[str, int]:
-        """All numbers, for JSON."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "kept"}
+        """All counts, for JSON."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "rows"}
 
 
 def conversation(row: dict[str, Any], system: str | None = None) -> list[dict[str, str]]:
-    """The messages of a row, a system prompt first where one is given. A ValueError says what is wrong with the row."""
+    """The messages of a row, with a system prompt first if one is given. A ValueError says what is wrong with the
+    row."""
     if "messages" in row or "conversations" in row:
         turns = row["messages"] if "messages" in row else row["conversations"]
         if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
@@ -105,7 +106,7 @@ def conversation(row: dict[str, Any], system: str | None = None) -> list[dict[st
 
 
 def tokenize(messages: list[dict[str, str]], tokenizer: Any) -> Example:
-    """A conversation as tokens. Labels are the tokens that an assistant has to write, the end of its turn included."""
+    """A conversation as tokens. Labels are the tokens that an assistant writes, including the end of its turn."""
     [found] = _tokenized([messages], tokenizer)
     if isinstance(found, ValueError):
         raise found
@@ -113,7 +114,7 @@ def tokenize(messages: list[dict[str, str]], tokenizer: Any) -> Example:
 
 
 def prompt(messages: list[dict[str, str]], tokenizer: Any) -> list[int]:
-    """A conversation up to where an assistant has to write: what `tokenize` puts before its answer."""
+    """A conversation up to the point where an assistant writes: what `tokenize` puts before its answer."""
     if tokenizer.chat_template is None:
         return _plain([*messages, {"role": "assistant", "content": ""}], tokenizer, end=False).input_ids
     try:
@@ -125,7 +126,7 @@ def prompt(messages: list[dict[str, str]], tokenizer: Any) -> list[int]:
 
 
 def _tokenized(many: list[list[dict[str, str]]], tokenizer: Any) -> list[Example | ValueError]:
-    """`tokenize` for many conversations, which is faster; errors are returned."""
+    """`tokenize` for many conversations, which is faster. Errors are returned."""
     if tokenizer.chat_template is None:
         return [_plain(messages, tokenizer) for messages in many]
     turns = [
@@ -166,7 +167,8 @@ def _template(tokenizer: Any, many: list[list[dict[str, str]]], **options: Any) 
 
 
 def _plain(messages: list[dict[str, str]], tokenizer: Any, end: bool = True) -> Example:
-    """Without a chat template: the texts one below the other, and the end-of-text token after the last if it `end`s."""
+    """Without a chat template: the texts one below the other, and the end-of-text token after the last if `end` is
+    true."""
     ids: list[int] = list(tokenizer("").input_ids)  # what the tokenizer starts every text with
     labels = [IGNORED] * len(ids)
     for place, message in enumerate(messages):
@@ -244,7 +246,7 @@ def prepare(
 
 
 def check_examples(examples: Examples, model: Any, max_length: int | None) -> None:
-    """Fail if the model cannot take them."""
+    """Fail if the model cannot take the examples."""
     limit, words = getattr(model.config, "max_position_embeddings", None), model.get_input_embeddings().num_embeddings
     if limit is not None and examples.longest > limit:
         remedy = f"Pass max_length={limit}: longer rows are then left out, and counted."

@@ -7,9 +7,10 @@ from typer.testing import CliRunner
 
 from tests.raising import raises
 from ttcnet.cli import app
-from ttcnet.evaluate.analysis.probes import _accuracy, planned_states, probe
+from ttcnet.evaluate.analysis.probes import Labelled, _accuracy, planned_states, probe
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.tasks.sudoku import Boards, generate
+from ttcnet.tasks.sudoku.feed import labelled
 from ttcnet.tasks.sudoku.settings import TrainConfig
 from ttcnet.tasks.sudoku.step_by_step import plan_values
 
@@ -20,9 +21,13 @@ def model(architecture="ttc"):
     return TTCNetForCellClassification(config.model()).eval()
 
 
+def cells(*wish, **options):
+    return Labelled(*labelled(generate(*wish, **options)))
+
+
 def test_the_states_are_those_of_the_plan():
     net, boards = model(), generate(3, seed=0)
-    ((states,),), labels = planned_states(net, boards, (0, 2, 5))
+    ((states,),), labels = planned_states(net, Labelled(*labelled(boards)), (0, 2, 5))
     blanks = int((boards.puzzles == 0).sum())
     assert states.shape == (blanks, 3, 2 * 16)
     assert labels.shape == (blanks,)
@@ -44,14 +49,15 @@ def test_in_loops_there_are_states_for_every_time():
         TrainConfig(layers=1, loops=4, interleave="2:1", width=32, heads=2).model()
     ).eval()
     boards = generate(3, seed=0)
-    (times,), labels = planned_states(net, boards, (0, 2))
+    data = Labelled(*labelled(boards))
+    (times,), labels = planned_states(net, data, (0, 2))
     assert [tuple(states.shape) for states in times] == [(len(labels), 2, 32)] * 2
     assert not torch.allclose(times[0], times[1])
     net.config.loops = 2
-    ((once,),), _ = planned_states(net, boards, (0, 2))
+    ((once,),), _ = planned_states(net, data, (0, 2))
     assert torch.allclose(once, times[0], atol=1e-5)
     net.config.loops = 4
-    assert [(found.time, found.step) for found in probe(net, boards, boards, (0, 2), iterations=1)] == [
+    assert [(found.time, found.step) for found in probe(net, data, data, (0, 2), iterations=1)] == [
         (0, 0), (0, 2), (1, 0), (1, 2),
     ]  # fmt: skip
     assert plan_values(net, boards.puzzles[0], (1, 2, 3)).shape == (2, 3)
@@ -68,16 +74,16 @@ def test_a_probe_finds_what_is_there_and_nothing_else():
 
 
 def test_probes_of_every_layer_and_step():
-    results = list(probe(model(), generate(6, seed=1), generate(4, seed=2), steps=(0, 3), iterations=10))
+    results = list(probe(model(), cells(6, seed=1), cells(4, seed=2), steps=(0, 3), iterations=10))
     assert [(result.layer, result.step) for result in results] == [(0, 0), (0, 3)]
-    assert all(0 <= result.cells <= 1 for result in results)
+    assert all(0 <= result.accuracy <= 1 for result in results)
     with raises("no-layers", "model"):
-        list(probe(model("transformer"), generate(2, seed=1), generate(2, seed=2)))
+        list(probe(model("transformer"), cells(2, seed=1), cells(2, seed=2)))
     with raises("too-small", "step", "-1"):
-        list(probe(model(), generate(2, seed=1), generate(2, seed=2), steps=(0, -1)))
+        list(probe(model(), cells(2, seed=1), cells(2, seed=2), steps=(0, -1)))
     few = generate(2, seed=1)
     with raises("bad-board", "puzzles", "a full puzzle at index 0"):
-        list(probe(model(), few, Boards(few.solutions, few.solutions)))
+        labelled(Boards(few.solutions, few.solutions))
 
 
 def test_the_probe_command_writes_what_it_found(tmp_path):

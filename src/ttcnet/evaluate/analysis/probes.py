@@ -1,11 +1,11 @@
-"""Linear probes of plans on Sudoku: how much of the solution can be read from the states that a TTC layer plans, by
+"""Linear probes of plans: how much of the answer can be read from the states that a TTC layer plans to pass through, by
 step of the plan and by loop."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,45 +13,45 @@ from torch import Tensor, nn
 
 from ttcnet.errors import fail, not_finite
 from ttcnet.nn import TTCLayer, ttc_layers
-from ttcnet.tasks.sudoku.data import Boards
-from ttcnet.tasks.sudoku.metrics import check_blanks
-
-if TYPE_CHECKING:
-    from ttcnet.models import TTCNetForCellClassification
 
 STEPS = (0, 2, 4, 8)
-TOGETHER = 256  # boards in one pass of the model
+TOGETHER = 256  # rows in one pass of the model
+
+
+class Labelled(NamedTuple):
+    """Tokens (rows, length), and a label for each: 0, 1, ..., or -100 where it does not count."""
+
+    tokens: Tensor
+    labels: Tensor
 
 
 @dataclass(frozen=True)
 class Probe:
-    """The share of masked cells that a linear probe gets right at a step of the plan, by layer, by the time that the
-    layer is at work (0 for the first, more where blocks are applied in loops), and by step."""
+    """The share of labels that a linear probe gets right at a step of the plan, by layer, by the time that the layer is
+    at work (0 for the first, more where blocks are applied in loops), and by step."""
 
     layer: int
     time: int
     step: int
-    cells: float
+    accuracy: float
 
 
 def probe(
-    model: TTCNetForCellClassification,
-    train: Boards,
-    test: Boards,
+    model: nn.Module,
+    train: Labelled,
+    test: Labelled,
     steps: tuple[int, ...] = STEPS,
     iterations: int = 300,
 ) -> Iterator[Probe]:
-    """Fit a probe for every TTC layer, every loop and every planning step on `train`, and judge it on `test`; one after
+    """Fit a probe for every TTC layer, every loop and every planning step on `train`, and test it on `test`; one after
     the other, as they are asked for."""
     layers = [*ttc_layers(model).values()]
     if not layers:
-        remedy = "Probe a model of the architecture ttc."
-        fail("model", "must have a TTC layer", model.config.mixer, remedy, "no-layers")
+        remedy = "Probe a model that has some."
+        fail("model", "must have a TTC layer", type(model).__name__, remedy, "no-layers")
     for step in steps:
         if step < 0:
             fail("step", "must be 0 or more", step, "Count the steps of a plan from its first state, 0.", "too-small")
-    for boards in (train, test):
-        check_blanks(boards.puzzles)
     learnt, held_out = planned_states(model, train, steps), planned_states(model, test, steps)
     for layer in range(len(layers)):
         for when in range(len(learnt[0][layer])):
@@ -61,47 +61,45 @@ def probe(
 
 
 @torch.no_grad()
-def planned_states(
-    model: TTCNetForCellClassification, boards: Boards, steps: tuple[int, ...]
-) -> tuple[list[list[Tensor]], Tensor]:
-    """For every TTC layer and every time that it is at work, the states of all masked cells at the given planning
-    steps, (cells, steps, heads * n); and the labels of those cells, (cells,)."""
-    puzzles = torch.from_numpy(boards.puzzles).long().to(model.device)
-    solutions = torch.from_numpy(boards.solutions).long().to(model.device)
+def planned_states(model: nn.Module, data: Labelled, steps: tuple[int, ...]) -> tuple[list[list[Tensor]], Tensor]:
+    """For every TTC layer and every time that it is at work, the states of all tokens that count at the given planning
+    steps, (tokens, steps, heads * n); and the labels of those tokens, (tokens,)."""
+    device = next(model.parameters()).device
     layers = [*ttc_layers(model).values()]
-    found: list[list[list[Tensor]]] = [[] for _ in layers]  # by layer, part of the boards, time
+    found: list[list[list[Tensor]]] = [[] for _ in layers]  # by layer, part of the rows, time
     place = {id(layer): k for k, layer in enumerate(layers)}
 
     def keep(layer: nn.Module, inputs: tuple[Tensor, ...], _: Tensor) -> None:
         assert isinstance(layer, TTCLayer)
         _, solution = TTCLayer.forward(layer, inputs[0], max(*steps, 1), return_plan=True)
-        states = solution.h[..., list(steps), :].transpose(-2, -3).flatten(-2)  # (boards, 81, steps, heads * n)
+        states = solution.h[..., list(steps), :].transpose(-2, -3).flatten(-2)  # (rows, length, steps, heads * n)
         broken = ~states.isfinite().flatten(1).all(1)
         if broken.any():
-            not_finite(f"board {first + int(broken.int().argmax()) + 1} of {len(boards)}")
-        found[place[id(layer)]][-1].append(states[blank].cpu())
+            not_finite(f"row {first + int(broken.int().argmax()) + 1} of {len(data.tokens)}")
+        found[place[id(layer)]][-1].append(states[counts].cpu())
 
     hooks = [layer.register_forward_hook(keep) for layer in layers]
     try:
-        for first in range(0, len(puzzles), TOGETHER):
-            part = puzzles[first : first + TOGETHER]
-            blank = part == 0
+        for first in range(0, len(data.tokens), TOGETHER):
+            part = slice(first, first + TOGETHER)
+            counts = (data.labels[part] >= 0).to(device)
             for parts in found:
                 parts.append([])
-            model(part)
+            model(data.tokens[part].to(device))
     finally:
         for hook in hooks:
             hook.remove()
     states = [[torch.cat(parts).float() for parts in zip(*times, strict=True)] for times in found]
-    return states, (solutions[puzzles == 0] - 1).cpu()
+    return states, data.labels[data.labels >= 0].cpu()
 
 
 def _accuracy(learnt: tuple[Tensor, Tensor], held_out: tuple[Tensor, Tensor], iterations: int) -> float:
-    """Of softmax regression on standardised features, fitted by L-BFGS with a little ridge."""
+    """The accuracy of softmax regression on standardised features, fitted by L-BFGS with a little ridge."""
     features, labels = learnt
     mean, std = features.mean(0), features.std(0).clamp_min(1e-6)
     inputs = (features - mean) / std
-    weight = torch.zeros(features.shape[1] + 1, 9, requires_grad=True)
+    kinds = 1 + int(max(labels.max(), held_out[1].max()))
+    weight = torch.zeros(features.shape[1] + 1, kinds, requires_grad=True)
     optimizer = torch.optim.LBFGS([weight], max_iter=iterations, history_size=20, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:

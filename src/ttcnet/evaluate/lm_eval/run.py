@@ -26,14 +26,16 @@ from ttcnet.model_names import loading, reason
 from ttcnet.models.loading import check_files
 from ttcnet.processes import is_first_process
 from ttcnet.reading import check_settings, read_json
+from ttcnet.tasks import NAMES
 from ttcnet.terminal.console import tell
 from ttcnet.writing import write_json, write_lines
 
 from ..engines.local import Local
 from .answer_cache import AnswerCache
 from .model import TTCNetLM
+from .our_tasks import config, is_ours
 
-OURS, SETTINGS = Path(__file__).parent / "tasks", "settings.json"
+SETTINGS = "settings.json"
 ALLOWED = "HF_ALLOW_CODE_EVAL"  # what the package evaluate asks for before it runs code
 DEEPEST = 1000  # brackets
 SEED = 1234  # lm_eval's own
@@ -55,7 +57,7 @@ class LMEvalConfig:
     limit: int | None = None
     max_tokens: int | None = None
     chat: bool = False
-    amc: str | None = None
+    data: str | None = None
 
 
 def evaluate(
@@ -113,24 +115,23 @@ def evaluate(
 
 def _tasks(settings: LMEvalConfig, run_code: bool) -> list[Any]:
     """The tasks and groups that are asked for, with their data."""
-    facts = {} if settings.amc is None else {"amc": settings.amc}
-    manager = TaskManager(include_path=OURS, include_defaults=False, metadata=facts)
-    if not all(name in manager.all_tasks or Path(name).is_file() for name in settings.tasks):
-        manager = TaskManager(include_path=OURS, metadata=facts)  # reading all of lm_eval's takes seconds
+    needed = not all(Path(name).is_file() for name in settings.tasks)
+    manager = TaskManager(include_defaults=needed)  # reading all of lm_eval's takes seconds
     found: list[Any] = []
     for name in settings.tasks:
-        if name not in manager.all_tasks and not Path(name).is_file():
-            near = get_close_matches(name, manager.all_tasks)
+        own = name not in manager.all_tasks and is_ours(name)
+        if name not in manager.all_tasks and not Path(name).is_file() and not own:
+            near = get_close_matches(name, [*manager.all_tasks, *NAMES])
             remedy = f"Did you mean {' or '.join(near)}?" if near else "List them with: lm_eval ls tasks"
-            fail("tasks", "must be tasks of lm_eval, amc, or YAML files", repr(name), remedy, "bad-task")
+            fail("tasks", "must be tasks of lm_eval or of ttcnet, or files of them", repr(name), remedy, "bad-task")
         entry = manager.task_index.get(name)
         if entry is not None and (entry.cfg or {}).get("unsafe_code") and not run_code:
             _refuse(name)  # before it is loaded, which tries to run a program already
-        if Path(name).is_file() and _depth(Path(name)) > DEEPEST:  # the parser of YAML would take the process down
+        if not own and Path(name).is_file() and _depth(Path(name)) > DEEPEST:  # YAML's parser would end the process
             remedy = "Correct the file."
             fail("tasks", "must be whole YAML", f"{name}: more than {DEEPEST} brackets deep", remedy, "bad-task")
         try:
-            loaded = manager.load(name)
+            loaded = manager.load(config(name, settings.data) if own else name)
         except yaml.YAMLError as error:
             remedy = "Correct the file."
             fail("tasks", "must be whole YAML", f"{name}: {' '.join(str(error).split())}", remedy, "bad-task")

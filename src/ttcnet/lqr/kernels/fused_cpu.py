@@ -27,7 +27,7 @@ from torch import Tensor
 
 from .. import reference
 from ..arithmetic import with_heads
-from ..problem import Family
+from ..modulated import Family
 from ..reference import limit_of, stretch_length
 
 PIECE = 200_000_000  # multiplications: between a twentieth and half of a second of a core

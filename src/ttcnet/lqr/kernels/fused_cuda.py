@@ -13,7 +13,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ..problem import Family
+from ..modulated import Family
 from . import nvrtc
 from .launch import LARGEST, Kind, Launch, Run, arguments, kind_of, launch, padded
 from .nvrtc import why_not

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..problem import Family
+from ..modulated import Family
 
 SIZES = (4, 8, 16, 32, 64)
 LARGEST = SIZES[-1]

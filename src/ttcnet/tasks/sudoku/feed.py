@@ -8,6 +8,7 @@ from torch import Tensor
 from ttcnet.errors import fail
 
 from .data import Boards
+from .metrics import check_blanks
 from .symmetry import augment, reveal
 
 STEPS_AT_ONCE = 64  # batches that are drawn together
@@ -51,7 +52,7 @@ class Feed:
             puzzles, solutions = augment(puzzles, solutions, generator, relabel=True, **moves)
         if self.augmentation.endswith("reveal"):
             puzzles = reveal(puzzles, solutions, generator)
-        labels = torch.where(puzzles == 0, solutions.long() - 1, -100)
+        labels = labels_of(puzzles, solutions)
         shape = (STEPS_AT_ONCE, self.batch, 81)
         return puzzles.long().view(shape), labels.view(shape)
 
@@ -66,6 +67,18 @@ class Feed:
             parts.append(part)
             first, count = first + len(part), count - len(part)
         return torch.cat(parts).to(self.device)
+
+
+def labels_of(puzzles: Tensor, solutions: Tensor) -> Tensor:
+    """The digit less one, -100 where it is given."""
+    return torch.where(puzzles == 0, solutions.long() - 1, -100)
+
+
+def labelled(boards: Boards) -> tuple[Tensor, Tensor]:
+    """All puzzles (N, 81) and their labels. A puzzle without blanks is an error."""
+    check_blanks(boards.puzzles)
+    puzzles, solutions = torch.from_numpy(boards.puzzles).long(), torch.from_numpy(boards.solutions)
+    return puzzles, labels_of(puzzles, solutions)
 
 
 def mixed(seed: int, number: int, purpose: int) -> int:

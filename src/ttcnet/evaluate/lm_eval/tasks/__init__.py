@@ -1,1 +1,0 @@
-"""Tasks for lm_eval that it does not have."""

@@ -1,0 +1,190 @@
+"""The compiled loops for dense problems: against PyTorch, in every form that fields can have."""
+
+from dataclasses import replace
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+
+from tests.raising import raises
+from ttcnet.lqr import LQR, dense, solve
+from ttcnet.lqr.kernels import dense_cpu
+from ttcnet.testing.problems import random_problem
+from ttcnet.testing.tolerance import beyond, by, cases
+
+PARTS = ("u", "h", "costate", "cost")
+GAINS = ("K", "k", "P", "p")
+
+
+def gradients(problem, gains=False, **options):
+    """The solution, and the gradients of a loss on all parts of it, by field."""
+    leaves = {name: x.detach().clone().requires_grad_() for name, x in problem.given().items()}
+    solution = solve(LQR(**leaves, horizon=problem.horizon), gains=gains, **options)
+    generator = torch.Generator().manual_seed(3)
+    parts = [getattr(solution, name) for name in PARTS + (GAINS if gains else ())]
+    loss = sum((torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.dtype) * x).sum() for x in parts)
+    return solution, dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values()), allow_unused=True), strict=True))
+
+
+def agree(problem, rtol=1e-9, gains=False):
+    assert dense.obstacle(problem) is None
+    (found, slopes), (truth, wanted) = (gradients(problem, gains, implicit=x) for x in (None, False))
+    for name in PARTS + (GAINS if gains else ()):
+        a, b = getattr(found, name), getattr(truth, name)
+        assert (a - b).norm() <= rtol * b.norm(), name
+    for name, b in wanted.items():
+        if b is not None:
+            assert (slopes[name] - b).norm() <= 10 * rtol * b.norm().clamp_min(1e-3), name
+
+
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (5, 3), (3, 5), (12, 4)])
+@pytest.mark.parametrize("gains", [False, True])
+def test_against_autograd(affine, n, m, gains):
+    agree(random_problem((19,), 7, n, m, affine=affine), gains=gains)
+
+
+@pytest.mark.parametrize(("n", "m"), [(64, 3), (20, 64)])
+def test_the_largest(n, m):
+    problem = random_problem((2,), 2, n, m, affine=True)
+    agree(replace(problem, A=0.3 * problem.A, B=0.1 * problem.B), rtol=1e-8)
+
+
+def test_float32():
+    agree(random_problem((40,), 9, 6, 2, affine=True, dtype=torch.float32), rtol=2e-5)
+
+
+@pytest.mark.parametrize("batch", [(), (1,), (2, 3), (0,)])
+def test_batches(batch):
+    problem = random_problem(batch, 4, 3, 2, affine=True)
+    if 0 in batch:
+        assert solve(problem).u.shape == (0, 4, 2)
+    else:
+        agree(problem)
+
+
+def test_what_is_shared_by_problems_or_steps_or_both():
+    whole = random_problem((2, 3), 5, 4, 2, affine=True)
+    fields = whole.given()
+    forms = {
+        "A": lambda x: x[:1, :1],
+        "B": lambda x: x[:, :1],
+        "Q": lambda x: x[:1, :, :1],
+        "R": lambda x: x[:1, :1, :1],
+        "r": lambda x: x[:, :, :1],
+        "c": lambda x: x[:1, :1, :1],
+        "N": lambda x: 0.1 * x[:1],
+    }
+    agree(LQR(**{name: forms.get(name, lambda x: x)(x).clone() for name, x in fields.items()}))
+
+
+def test_expanded_fields_are_read_once_and_have_gradients_of_their_own_shape():
+    problem = random_problem((3,), 1, 4, 2, affine=True)
+    wide = {name: x if name == "h0" else x.expand(3, 6, *x.shape[2:]) for name, x in problem.given().items()}
+    given = dense_cpu.read(LQR(**wide).given(), torch.Size((3,)), 6)
+    assert given.arrays["A"].shape == (3, 1, 4, 4)
+    leaf = wide["A"].requires_grad_()
+    found = torch.autograd.grad(solve(LQR(**{**wide, "A": leaf})).u.square().sum(), leaf)[0]
+    wanted = torch.autograd.grad(solve(LQR(**{**wide, "A": leaf}), implicit=False).u.square().sum(), leaf)[0]
+    assert found.shape == (3, 6, 4, 4)
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)
+
+
+def test_nothing_kept_is_worked_out_again():
+    problem = random_problem((5,), 6, 3, 2, affine=True)
+    with patch.object(dense_cpu, "KEPT", 0):
+        _, found = gradients(problem)
+    _, wanted = gradients(problem)
+    for name, x in wanted.items():
+        assert torch.equal(found[name], x), name
+
+
+def test_pieces_and_threads():
+    problem = random_problem((70,), 3, 3, 2, affine=True)
+    shared = LQR(**{**problem.given(), "A": problem.A[:1], "N": 0 * problem.N})
+    _, wanted = gradients(shared)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        with patch.object(dense_cpu, "PIECE", 1):
+            _, found = gradients(shared)
+    finally:
+        torch.set_num_threads(before)
+    for name, x in wanted.items():
+        torch.testing.assert_close(found[name], x, rtol=1e-12, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_hard_problems_are_solved_in_their_own_way_and_leave_the_others_alone(dtype):
+    problem = random_problem((6,), 5, 3, 4, affine=True, dtype=dtype)
+    R, N = problem.R.clone(), 0 * problem.N
+    R[1], R[4] = 1e-5 * R[1], 1e-11 * R[4]  # more actions than states, and next to free
+    mixed = replace(problem, R=R, N=N)
+    shared = replace(mixed, A=mixed.A[:1])
+    fields = tuple(getattr(shared, name) for name in dense.FIELDS)
+    groups = dense._solve(fields, 5, False, False)[1][1]
+    assert len(groups) == (3 if dtype == torch.float32 else 2)
+    assert not solve(shared).residual(shared).max() > (1e-5 if dtype == torch.float32 else 1e-11)
+    agree(shared, rtol=1e-3 if dtype == torch.float32 else 1e-7)
+
+
+def test_one_bad_problem_is_named_and_the_others_are_solved():
+    problem = random_problem((3,), 4, 3, 2)
+    Q = problem.Q.clone()
+    Q[1] -= 50 * torch.eye(3)
+    bad = replace(problem, Q=Q)
+    with raises("not-positive", None, r"problem \(1,\) of the batch"):
+        solve(bad)
+    found, truth = solve(bad, check=False), solve(problem)
+    assert found.u[1].isnan().all()
+    for k in (0, 2):
+        torch.testing.assert_close(found.u[k], truth.u[k])
+    h0 = problem.h0.clone()
+    h0[2, 0] = float("nan")
+    assert solve(replace(problem, h0=h0), check=False).u[:2].isfinite().all()
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (5, 3), (3, 5)])
+def test_float32_is_as_good_as_its_inputs(n, m):
+    def first(family, horizon):
+        return solve(family.unroll(horizon), check=False).u[..., 0, :]
+
+    what, family = cases(n, m, scales=(1e-6, 1.0, 1e4), regimes=("trained", "slow"))
+    for horizon in (1, 8):
+        assert not beyond(what, family, horizon, by(first), draws=1), horizon
+
+
+def test_values_are_symmetric_to_the_bit():
+    solution, slopes = gradients(random_problem((9,), 6, 5, 3, dtype=torch.float32), gains=True)
+    assert torch.equal(solution.P, solution.P.mT)
+    solution, slopes = gradients(random_problem((9,), 6, 5, 3, dtype=torch.float32))
+    for name in ("Q", "R"):
+        assert torch.equal(slopes[name], slopes[name].mT)
+
+
+@pytest.mark.parametrize("work", [torch.float32, torch.float64])
+def test_no_output_is_left_unwritten(work):
+    problem = random_problem((21,), 3, 3, 2, affine=True, dtype=torch.float32)
+    given = dense_cpu.read(problem.given(), problem.batch_shape, 3)
+    empty = np.empty
+    with patch.object(np, "empty", lambda shape, dtype=float: np.full(shape, np.nan, dtype)):
+        out, kept, _ = dense_cpu.forward(given, work, True, True)
+    assert empty is np.empty
+    assert all(x.isfinite().all() for x in (*out.values(), torch.from_numpy(kept[:, :, :, :21])))
+
+
+def test_where_it_cannot_run(caplog):
+    problem = random_problem((), 2, 2, 2)
+    big = random_problem((), 1, 65, 1)
+    assert "up to 64 states" in dense.obstacle(big)
+    assert solve(big).u.isfinite().all()
+    with patch.object(dense_cpu, "why_not", lambda: "the package numba is not installed"):
+        assert "numba" in dense.obstacle(problem)
+        dense.tell.cache_clear()
+        caplog.clear()
+        with caplog.at_level("WARNING", "ttcnet"):
+            truth, again = solve(problem), solve(problem)
+        assert torch.equal(truth.u, again.u)
+        assert [record.getMessage().count("numba") for record in caplog.records] == [1], "told once"
+    torch.testing.assert_close(solve(problem).u, truth.u)

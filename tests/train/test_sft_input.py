@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import ttcnet.adapter as adapter
-from tests.raising import raises
+from tests.raising import raises, told
 from tests.train.conftest import ADAPTER
 from tests.train.tiny import model, sums, tokenizer
 from ttcnet.cli import app
@@ -176,10 +176,10 @@ def test_the_command(tmp_path, monkeypatch):
     assert again.exit_code == 0, again.output  # 2 on the command line is 2 in the file
     (tmp_path / "empty.jsonl").write_text("\n")
     failed = CliRunner().invoke(app, ["sft", str(file), "--out", "x", "--data", str(tmp_path / "empty.jsonl")])
-    assert f"data must have at least one row; got none in {tmp_path / 'empty.jsonl'}." in failed.output
+    assert told(failed.output, "no-data", "data", f"none in {tmp_path / 'empty.jsonl'}")
     failed = CliRunner().invoke(app, ["sft", str(file), "--out", "x"])
     assert failed.exit_code == 1
-    assert "must have model, data, out; got no data." in failed.output
+    assert told(failed.output, "missing", str(file), "no data")
 
 
 def test_help_shows_every_setting_with_its_default():
@@ -233,4 +233,4 @@ def test_only_our_errors_come_without_a_traceback(tmp_path, monkeypatch):
     monkeypatch.undo()
     done = CliRunner().invoke(app, ["sft", "--model", "m", "--data", "d", "--out", str(tmp_path), "--batch", "0"])
     assert isinstance(done.exception, SystemExit)
-    assert "batch must be 1 or more; got 0" in done.output
+    assert told(done.output, "too-small", "batch", "0")

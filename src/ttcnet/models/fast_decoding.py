@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import AttentionInterface, StaticCache
 
 from ttcnet.errors import not_finite
+from ttcnet.nn import ttc_layers
 
 from .decoding import Decoded, batches, drawn, noise
 
@@ -99,7 +100,9 @@ class _Rows:
         self.ids = torch.tensor([[filler] * (width - len(p)) + [*p] for p in prompts], device=device)
         self.real = torch.tensor([[False] * (width - len(p)) + [True] * len(p) for p in prompts], device=device)
         self.cache = StaticCache(config=model.config, max_cache_len=length)
-        self.captured = device.type == "cuda" and getattr(model.config, "inserted", None) not in GROWING
+        growing = getattr(model.config, "inserted", None) in GROWING
+        waits = any(layer.context_kind == "system" for layer in ttc_layers(model).values())  # for its linear systems
+        self.captured = device.type == "cuda" and not growing and not waits
         self.ends = torch.tensor(ends, dtype=torch.long, device=device)
         self.uniform, self.temperature = None if uniform is None else uniform.to(device), temperature
         self.made = torch.full((len(prompts), limit), filler, device=device)

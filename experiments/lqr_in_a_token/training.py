@@ -63,7 +63,7 @@ class Stack:
             for _ in settings.rates:
                 torch.manual_seed(seed)
                 layer = self._layer(size)
-                reader = Reader(self.pool.x.shape[1], settings.width, self.pool.y.shape[1], layer)
+                reader = Reader(self.pool.x.shape[-1], settings.width, self.pool.y.shape[-1], layer)
                 members.append(reader.to(device))
         self.parameters = sum(weight.numel() for weight in layer.parameters())
         self.plans = not settings.arm.startswith("mlp")

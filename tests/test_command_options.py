@@ -1,7 +1,5 @@
 """Options that several commands have."""
 
-import pytest
-
 from tests.raising import raises
 from ttcnet import command_options as options
 from ttcnet.command_options import numbers, usable
@@ -14,7 +12,7 @@ def test_devices(monkeypatch):
         assert usable("auto") == usable(None) == best
     assert [usable(name) for name in ("cuda", "cuda:1")] == ["cuda", "cuda:1"]
     for name in ("cuda:2", "cuda:x", "cuda:-1", "cpu:1", "abacus", ""):
-        with pytest.raises(ValueError, match=f"device must be one that torch sees; got '{name}'"):
+        with raises("device", "device", f"'{name}'"):
             usable(name)
 
 

@@ -162,9 +162,9 @@ def _advice(system: str, here: dict[str, Run], arms: list[str]) -> str:
     """What a user should take from a system, by question 1, and by question 5 where it was asked."""
     yes = any(_verdict(_left(here[arm]), [_left(here[rival]) for rival in MLPS]).startswith(YES) for arm in arms)
     if not yes:
-        text = f"**Do not plan ahead with it for** {USES[system]}: an MLP does as well or better."
-        if "one" in here:
-            verdict = _verdict(_left(here["one"]), [_left(here[rival]) for rival in MLPS])
+        text = f"**Do not plan ahead with it for** {USES[system]}: at the horizons of training an MLP does as well."
+        if single := next((arm for arm in ("one", "system-one") if arm in here), None):
+            verdict = _verdict(_left(here[single]), [_left(here[rival]) for rival in MLPS])
             text += f" Does a TTC layer that plans one step, and is told T, beat both? {verdict}."
         return text
     text = f"**Use it for** {USES[system]}: it beats an MLP of 2.5 times its size."

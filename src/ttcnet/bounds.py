@@ -20,7 +20,7 @@ WEIGHTS = 2**30  # of a TTC layer, about
 
 
 def check_reach(field: str, steps: int) -> None:
-    """That a horizon is within bounds. It may be a symbol of torch.compile."""
+    """Fail if a horizon is out of bounds. It may be a symbol of torch.compile."""
     if steps > HORIZON:
         most = _raised()
         if steps > most:
@@ -39,7 +39,7 @@ def check_size(field: str, value: object, least: int, remedy: str) -> int:
 
 
 def check_weights(width: int, heads: int, state_size: int, action_size: int, rank: int) -> None:
-    """That a TTC layer has a size that makes sense, each of which may be fine by itself."""
+    """Fail if a TTC layer would be too large, although each of its sizes may be within bounds."""
     about = heads * (state_size + action_size + rank) * (width + state_size) + rank * state_size**2
     if about > WEIGHTS:
         rule = f"must make a layer of about {WEIGHTS} weights at most"

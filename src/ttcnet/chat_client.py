@@ -26,7 +26,7 @@ GREETING = 30.0  # seconds that a server has to say which models it has
 @dataclass(frozen=True)
 class Request:
     """`n` answers to a conversation, greedily at temperature 0. They end after any text in `stop`, which is part of
-    them, and go on from `prefix`, which is not. These two are as vLLM understands them."""
+    them, and continue from `prefix`, which is not. These two are as vLLM understands them."""
 
     messages: list[dict[str, str]]
     max_tokens: int

@@ -17,15 +17,15 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, or auto: a GPU if 
 
 
 def gpus() -> int:
-    """How many CUDA devices torch sees."""
+    """The number of CUDA devices that torch sees."""
     import torch
 
     return torch.cuda.device_count()
 
 
 def usable(device: str | None) -> str:
-    """That device; for auto or None the best there is. Nothing is put there: of several processes each has its
-    own."""
+    """The device of that name; for auto or None the best one. Nothing is moved there, because each of several processes
+    has its own device."""
     import torch
 
     if device in (None, "auto"):
@@ -40,7 +40,7 @@ def usable(device: str | None) -> str:
 
 
 def numbers(name: str, texts: Sequence[str] | None) -> tuple[int, ...]:
-    """Of an option that was given as 1,2,4 or several times, each once; none if it was not given."""
+    """The numbers of an option that was given as 1,2,4 or several times, each once; empty if it was not given."""
     parts = ",".join(texts).split(",") if texts else []
     found = [number for part in parts if (number := whole_number(part.strip())) is not None]
     if len(found) < len(parts):

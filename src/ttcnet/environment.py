@@ -50,13 +50,13 @@ def commit() -> str:
 
 
 def command(program: str = "ttcnet") -> str:
-    """The command that made something, without the folders of one machine alone."""
+    """The command of this process, without folders of this machine alone."""
     words = (Path(word).name if os.path.isabs(word) else word for word in sys.argv[1:])
     return f"{program} {shlex.join(words)}"
 
 
 def provenance(*packages: str, program: str = "ttcnet") -> dict[str, Any]:
-    """What made a result, for the file that holds it: machine, versions (of `packages` too), commit and command."""
+    """What made a result: machine, versions (also of `packages`), commit and command."""
     return {
         "machine": machine(),
         "versions": versions(*packages),

@@ -9,7 +9,7 @@ from typing import NamedTuple, NoReturn
 
 
 class Code(NamedTuple):
-    """What an error's code stands for: the built-in exception that the error is as well, and a meaning."""
+    """The meaning of a code, and the built-in exception that its errors are as well."""
 
     error: type[Exception]
     meaning: str
@@ -129,7 +129,7 @@ def fail(
 
 
 def check_integer(field: str, value: object, least: int, remedy: str) -> int:
-    """`value`, if it is an integer of `least` or more; True and False are none."""
+    """`value`, if it is an integer of `least` or more. True and False are not integers here."""
     if isinstance(value, bool) or not isinstance(value, int):
         fail(field, "must be an integer", repr(value), remedy, "type")
     if value < least:
@@ -138,18 +138,18 @@ def check_integer(field: str, value: object, least: int, remedy: str) -> int:
 
 
 def whole_number(text: str) -> int | None:
-    """What a text writes in 1 to 18 digits; None if it is anything else, or more, which Python may refuse to read."""
+    """The number that a text of 1 to 18 digits writes; None for any other text."""
     return int(text) if text.isdecimal() and len(text) <= 18 else None
 
 
 def not_finite(where: str) -> NoReturn:
-    """Raise because a model's numbers are none, for the sample that `where` names."""
+    """Raise an error because a model gives NaN or infinity for the sample that `where` names."""
     remedy = "Its weights are damaged, or overflow in this dtype."
     fail("model", "must give finite scores", f"NaN or infinity for {where}", remedy, "bad-output")
 
 
 def _is_of_memory(error: Exception) -> bool:
-    """Whether memory has run out, as Python, or torch on a GPU or a CPU, say it."""
+    """Whether the error says that memory has run out, on the host or on a GPU."""
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     words = ("can't allocate memory", "Storage size calculation overflowed")
     return named or (isinstance(error, RuntimeError) and any(part in str(error) for part in words))

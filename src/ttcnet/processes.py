@@ -22,12 +22,12 @@ def rank() -> int:
 
 
 def count() -> int:
-    """How many processes there are, also before this one has joined them."""
+    """The number of processes, also before this one has joined them."""
     return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def is_first_process() -> bool:
-    """Whether this is the process that writes what all have in common and shows progress."""
+    """Whether this process writes the common files and shows progress."""
     return rank() == 0
 
 
@@ -50,18 +50,18 @@ def leave_job() -> None:
 
 
 def wait_for_all() -> None:
-    """Go on when all processes are here."""
+    """Wait until all processes are here."""
     if dist.is_initialized():
         dist.barrier()
 
 
 def any_of_all(*flags: bool) -> list[bool]:
-    """Whether each of the flags is set in any process. All have to ask."""
+    """Whether each of the flags is set in any process. Every process must call this."""
     return [bool(number) for number in total(torch.tensor(flags, dtype=torch.float32)).tolist()]
 
 
 def total(numbers: Tensor) -> Tensor:
-    """The sum over all processes. All have to ask."""
+    """The sum over all processes. Every process must call this."""
     if not dist.is_initialized():
         return numbers
     found = numbers.to("cuda" if "nccl" in dist.get_backend() else "cpu")
@@ -70,13 +70,13 @@ def total(numbers: Tensor) -> Tensor:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A tensor that is spread over processes, as FSDP does, in one piece. All have to ask."""
+    """A tensor that FSDP has spread over processes, in one piece. Every process must call this."""
     gather = getattr(tensor, "full_tensor", None)
     return tensor if gather is None else gather()
 
 
 def check_shared(out: Path) -> None:
-    """Fail, in all processes, if one of them does not see what the first writes to the folder."""
+    """Fail, in all processes, if one of them does not see what the first one writes to the folder."""
     if count() == 1 or not dist.is_initialized():
         return
     sign = out / f".sign-{int(total(torch.tensor(secrets.randbits(48) if is_first_process() else 0)))}"

@@ -20,7 +20,7 @@ REMEDY = "Check its name, its subset and split (`ttcnet data` takes these), and 
 
 
 class Row(NamedTuple):
-    """A row and where it stands, for messages."""
+    """A row, and its place for messages."""
 
     place: str
     content: dict[str, Any]
@@ -121,7 +121,7 @@ def check_fields(place: str, content: Any, remedy: str, **fields: type | tuple[t
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be written and tokenised: JSON lets half a letter through."""
+    """Whether a text can be written and tokenised. JSON lets half a letter through."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -130,7 +130,7 @@ def is_unicode(text: str) -> bool:
 
 
 def check_settings(folder: Path, then: dict[str, Any], now: dict[str, Any], what: str = "run") -> None:
-    """Fail if a folder was begun with other settings than it is resumed with."""
+    """Fail if a folder is resumed with other settings than it was begun with."""
     if changed := {name: (then.get(name), now.get(name)) for name in then | now if then.get(name) != now.get(name)}:
         remedy = "Give the settings that it was started with, or choose another folder."
         rule = f"must be those of the {what} in {folder}"

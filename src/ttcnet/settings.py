@@ -82,7 +82,7 @@ def from_table(kind: type[Made], values: Any, place: str = "settings") -> Made:
 
 
 def _value(hint: Any, value: Any, place: str) -> Any:
-    """What a table says, if it is of that type, or can be made so."""
+    """A value of a table, if it is of that type or can be converted."""
     kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     if NoneType in kinds and (value is None or (value == "none" and str not in kinds)):
         return None
@@ -106,7 +106,7 @@ def check_type(hint: Any, value: Any, place: str) -> None:
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Whole numbers are numbers too; true and false are none."""
+    """Whether a value is of a kind. Whole numbers are numbers too; true and false are not."""
     if kind is Any:
         return True
     if (outer := get_origin(kind)) is not None:  # a list or a table, of one type

@@ -19,7 +19,7 @@ from ttcnet.writing import replacing
 
 
 def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    """Tensors by name, and facts that are fit for JSON."""
+    """Save tensors by name, with facts that are fit for JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with writing(path), replacing(path) as new:
@@ -28,7 +28,7 @@ def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """While safetensors writes there: its error, of a full disk for example, as an OSError."""
+    """Turn an error of safetensors, such as a full disk, into an OSError."""
     try:
         yield
     except SafetensorError as error:
@@ -36,13 +36,13 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `save` was given. A file that is damaged, or none of ours, is an error."""
+    """The tensors and facts that `save` wrote. A damaged file, or a file of something else, is an error."""
     with _reading(path) as file:
         return {name: file.get_tensor(name) for name in file.keys()}, _facts(file)  # noqa: SIM118
 
 
 def facts(path: Path) -> dict[str, Any]:
-    """The facts alone."""
+    """The facts of a file, without its tensors."""
     with _reading(path) as file:
         return _facts(file)
 
@@ -65,7 +65,7 @@ def _reading(path: Path) -> Iterator[Any]:
 
 
 def digest(tensors: dict[str, Tensor]) -> str:
-    """A number for the names and contents of tensors, by which damage is noticed."""
+    """A number for the names and contents of tensors. It shows damage."""
     total = hashlib.sha256()
     for name in sorted(tensors):
         total.update(name.encode())

@@ -47,7 +47,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def temporary(path: Path) -> Path:
-    """A name beside it that no other process uses, for what will be `put` there."""
+    """A name beside the path that no other process uses, for what `put` will move there."""
     return path.with_name(f".{secrets.token_hex(4)}.tmp.{path.name}")
 
 
@@ -70,14 +70,14 @@ def put(new: Path, path: Path) -> None:
 
 
 def open_up(path: Path) -> None:
-    """The permissions of a new file or folder of the user's."""
+    """Give a new file or folder the permissions of the user's umask."""
     mask = os.umask(0o077)  # there is no other way to learn it
     os.umask(mask)
     path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)
 
 
 def clear(folder: Path) -> None:
-    """Remove what processes that were killed have left there unfinished. Only for who owns the folder (locking.py)."""
+    """Remove the unfinished files of killed processes. Call it only while you own the folder (locking.py)."""
     for path in folder.iterdir():
         if _UNFINISHED.fullmatch(path.name):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
@@ -117,7 +117,7 @@ def _pour(source: Path, path: Path) -> None:
 
 
 def check_output(field: str, path: Path | None) -> None:
-    """Fail, before there is anything to lose, if no file can be written there. Its folder is made."""
+    """Fail, before any work is done, if no file can be written there. Its folder is made."""
     if path is None:
         return
     if is_stream(path):
@@ -133,7 +133,7 @@ def check_output(field: str, path: Path | None) -> None:
 
 
 def check_folder(field: str, path: Path) -> None:
-    """Likewise, for a folder, which is not made yet."""
+    """Fail, before any work is done, if no folder can be made there. It is not made yet."""
     there = next(each for each in (path, *path.absolute().parents) if each.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         value = f"{path}, where {there} is {'read-only' if there.is_dir() else 'a file'}"
@@ -141,7 +141,7 @@ def check_folder(field: str, path: Path) -> None:
 
 
 def check_picture(field: str, path: Path) -> None:
-    """Likewise, for a picture."""
+    """Fail, before any work is done, if no picture can be written there."""
     if path.suffix not in PICTURES:
         fail(field, f"must end in {' or '.join(PICTURES)}", path, "Name a file of one of these kinds.", "format")
     check_output(field, path)
@@ -152,12 +152,12 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """One JSON object a line."""
+    """Write one JSON object per line."""
     write_text(path, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """The fields of the first row are the columns."""
+    """Write rows as CSV. The fields of the first row are the columns."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(rows[0]))
     writer.writeheader()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from tests.raising import raises
 from ttcnet.cli import app, sudoku_train
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.tasks.sudoku import Boards, generate
@@ -80,7 +81,7 @@ def test_full_boards_are_refused_before_they_are_read_by_a_model():
         raise AssertionError("too late")
 
     model.device = torch.device("cpu")
-    with pytest.raises(ValueError, match="puzzles must have a blank each; got a full puzzle at index 0"):
+    with raises("bad-board", "puzzles", "at index 0"):
         evaluate(model, Boards(boards.solutions, boards.solutions))
 
 

@@ -106,6 +106,24 @@ def test_clarabel_agrees(kind):
     assert any(x.max() > 1e-3 for x in found.multipliers.values()), "no constraint was active"
 
 
+def test_bounds_on_states_with_actions_that_cost_next_to_nothing():
+    """Weights of active bounds grow until the cost has no digit left beside them."""
+    count, T, n, m = 12, 25, 2, 1
+    torch.manual_seed(0)
+    half, fields = torch.randn(count, T, n, 1, dtype=DOUBLE), systems(count, T, n, m).given()
+    few = LQR(**(fields | {
+        "A": fields["A"] - 0.2 * torch.eye(n, dtype=DOUBLE), "Q": 1e4 * half @ half.mT / n, "h0": 0.1 * fields["h0"],
+        "r": 1e3 * fields["r"], "q": 1e4 * fields["q"], "c": 0.1 * fields["c"], "N": 0 * fields["N"],
+    }))  # fmt: skip
+    found = solve_constrained(few, check=False, h_max=0.5, h_min=-0.6)
+    for i in range(count):
+        status, u = judge(few, i, h_max=0.5, h_min=-0.6)
+        assert (status == "Solved") == bool(found.converged[i]), status
+        if status == "Solved":
+            assert torch.allclose(found.u[i], torch.tensor(u), atol=1e-5)
+    assert found.converged.any()
+
+
 def test_infeasible_problems_are_named_and_the_others_solved():
     problem = systems(6)
     problem.h0[2] *= 50

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.raising import raises
 from ttcnet.lqr import LQR, dense, solve
 from ttcnet.lqr.kernels import dense_cpu
 from ttcnet.testing.problems import random_problem
@@ -133,7 +134,7 @@ def test_one_bad_problem_is_named_and_the_others_are_solved():
     Q = problem.Q.clone()
     Q[1] -= 50 * torch.eye(3)
     bad = replace(problem, Q=Q)
-    with pytest.raises(ValueError, match=r"problem \(1,\) of the batch"):
+    with raises("not-positive", None, r"problem \(1,\) of the batch"):
         solve(bad)
     found, truth = solve(bad, check=False), solve(problem)
     assert found.u[1].isnan().all()
@@ -162,7 +163,7 @@ def test_values_are_symmetric_to_the_bit():
         assert torch.equal(slopes[name], slopes[name].mT)
 
 
-@pytest.mark.parametrize("work", [np.float32, np.float64])
+@pytest.mark.parametrize("work", [torch.float32, torch.float64])
 def test_no_output_is_left_unwritten(work):
     problem = random_problem((21,), 3, 3, 2, affine=True, dtype=torch.float32)
     given = dense_cpu.read(problem.given(), problem.batch_shape, 3)
@@ -170,15 +171,20 @@ def test_no_output_is_left_unwritten(work):
     with patch.object(np, "empty", lambda shape, dtype=float: np.full(shape, np.nan, dtype)):
         out, kept, _ = dense_cpu.forward(given, work, True, True)
     assert empty is np.empty
-    assert all(np.isfinite(x).all() for x in (*out.values(), kept[:, :, :, :21]))
+    assert all(x.isfinite().all() for x in (*out.values(), torch.from_numpy(kept[:, :, :, :21])))
 
 
-def test_where_it_cannot_run():
+def test_where_it_cannot_run(caplog):
     problem = random_problem((), 2, 2, 2)
     big = random_problem((), 1, 65, 1)
     assert "up to 64 states" in dense.obstacle(big)
     assert solve(big).u.isfinite().all()
     with patch.object(dense_cpu, "why_not", lambda: "the package numba is not installed"):
         assert "numba" in dense.obstacle(problem)
-        truth = solve(problem)
+        dense.tell.cache_clear()
+        caplog.clear()
+        with caplog.at_level("WARNING", "ttcnet"):
+            truth, again = solve(problem), solve(problem)
+        assert torch.equal(truth.u, again.u)
+        assert [record.getMessage().count("numba") for record in caplog.records] == [1], "told once"
     torch.testing.assert_close(solve(problem).u, truth.u)

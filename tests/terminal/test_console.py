@@ -139,7 +139,7 @@ def test_everything_is_said_by_one_module():
     allowed = {
         "terminal/console.py": 3,  # say, show, tell
         "terminal/progress_bars.py": 1,
-        "tasks/math/judge.py": 1,  # JSON, for the process that started it
+        "tasks/math/compare.py": 1,  # JSON, for the process that started it
         "cli/sudoku_watch.py": 4,  # boards and a table of numbers
         "evaluate/runs/show.py": 3,
         "data/run.py": 1,

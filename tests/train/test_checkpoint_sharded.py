@@ -7,6 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import ttcnet.adapter as adapter
+from tests.raising import raises
 from tests.train.sharded_run import build, main, steps
 from tests.train.tiny import model
 from ttcnet import tensor_file
@@ -65,9 +66,7 @@ def test_a_checkpoint_of_other_weights_is_refused():
     steps(net, optimizer, 0, 1)
     tensors = model_state(net, optimizer)
     other, memory = build("all", shard=False)
-    with pytest.raises(
-        ValueError, match=r"here must hold the weights that are trained; got missing \['model.embed_tokens.weight'"
-    ):
+    with raises("weights", "here", r"missing \['model.embed_tokens.weight'"):
         restore_model(tensors, other, memory, "here")
     again, memory = build("inserted", shard=False)
     restore_model(tensors, again, memory, "here")

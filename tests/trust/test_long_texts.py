@@ -11,7 +11,7 @@ from ttcnet.data.sources import answer_in
 from ttcnet.data.text import tokens
 from ttcnet.evaluate.engines.tree import _number
 from ttcnet.tasks import countdown
-from ttcnet.tasks.math.judge import INTEGER, PERCENT
+from ttcnet.tasks.math.compare import INTEGER, PERCENT
 from ttcnet.tasks.math.stated import stated
 
 PUZZLE = {"numbers": [1, 2], "target": 3}
@@ -21,7 +21,7 @@ READERS = {
     "tokens": tokens,
     "countdown": lambda text: countdown.grade(PUZZLE, text),
     "rating": _number,
-    "judge": lambda text: (PERCENT.sub(r"\1", text), INTEGER.fullmatch(text)),
+    "compare": lambda text: (PERCENT.sub(r"\1", text), INTEGER.fullmatch(text)),
 }
 UNITS = [  # repeated, these took the square of the length, or might
     "\n", " ", "1", "####", "####\n", "#### a\n", "\n ####", "\\boxed{", "\\boxed{1}", "\\boxed ", "\\boxed{1} and ",

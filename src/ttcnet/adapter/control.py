@@ -19,7 +19,7 @@ from .inserted_layers import InsertedLayers
 
 
 def disable(model: nn.Module) -> None:
-    """Pass by the inserted layers: the model computes what its base does. See `enable`."""
+    """Skip the inserted layers: the model computes what its base does. See `enable`."""
     for layer in layers_of(model):
         layer.enabled = False
 
@@ -43,7 +43,7 @@ def disabled(model: nn.Module) -> Iterator[None]:
 
 
 def parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters of the inserted layers, by the names that they have in a file."""
+    """The parameters of the inserted layers, by their names in a file."""
     return {
         f"layers.{inserted.place}.inserted.{name}": parameter
         for inserted in inserted_of(model)
@@ -76,7 +76,7 @@ def train_all(model: nn.Module) -> None:
 
 
 def layers_of(model: nn.Module) -> list[LayerWithInserted]:
-    """The decoder layers that something was inserted into."""
+    """The decoder layers that have inserted layers."""
     layers: list[LayerWithInserted] = [module for module in model.modules() if isinstance(module, LayerWithInserted)]
     if not layers:
         remedy = "Call ttcnet.adapter.insert or ttcnet.adapter.load first."
@@ -85,7 +85,7 @@ def layers_of(model: nn.Module) -> list[LayerWithInserted]:
 
 
 def inserted_of(model: nn.Module) -> list[InsertedLayers]:
-    """What was inserted; where PEFT has a copy of it in training, that copy."""
+    """The inserted layers of a decoder layer; PEFT's copy, if PEFT trains one."""
     found: list[InsertedLayers] = []
     for layer in layers_of(model):
         held: Any = layer.inserted
@@ -94,6 +94,6 @@ def inserted_of(model: nn.Module) -> list[InsertedLayers]:
 
 
 def outermost(model: nn.Module) -> Any:
-    """The model itself, out of its wrappers."""
+    """The model itself, without its wrappers."""
     layers_of(model)
     return next(module for module in model.modules() if isinstance(module, ModelWithInserted))

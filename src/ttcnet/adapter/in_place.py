@@ -16,7 +16,7 @@ from .inserted_layers import InsertedLayers
 
 
 def build_layers(model: Any, config: TTCAdapterConfig) -> dict[int, InsertedLayers]:
-    """What is to be inserted, by the number of the decoder layer: on its device and in the dtype of its norms."""
+    """Build the layers to insert, by the number of their decoder layer, on its device and in the dtype of its norms."""
     layers = model.base_model.layers
     built = {}
     for index, count in config.places(len(layers)).items():
@@ -28,7 +28,7 @@ def build_layers(model: Any, config: TTCAdapterConfig) -> dict[int, InsertedLaye
 
 
 def put_layers(model: Any, built: Mapping[int, InsertedLayers], classes: Mapping[type, type]) -> None:
-    """Put them into the model, whose parts get the classes that `classes` has for theirs."""
+    """Insert layers into the model. Its parts get the classes that `classes` maps theirs to."""
     layers = model.base_model.layers
     for index, inserted in built.items():
         layers[index].inserted = inserted
@@ -41,7 +41,7 @@ def put_layers(model: Any, built: Mapping[int, InsertedLayers], classes: Mapping
 
 
 def take_layers(model: Any, classes: Mapping[type, type]) -> None:
-    """Undo `put_layers`: `classes` has the library's classes for ours."""
+    """Undo `put_layers`. `classes` maps our classes to the library's."""
     for layer in model.base_model.layers:
         if type(layer) in classes:
             del layer.inserted
@@ -56,7 +56,7 @@ def take_layers(model: Any, classes: Mapping[type, type]) -> None:
 
 
 def change_class(part: nn.Module, classes: Mapping[type, type]) -> None:
-    """Give a module, or what accelerate has wrapped around its forward, the method of its new class."""
+    """Give a module the method of its new class, also where accelerate has wrapped its forward."""
     new = classes.get(type(part))
     if new is None:
         return
@@ -67,7 +67,7 @@ def change_class(part: nn.Module, classes: Mapping[type, type]) -> None:
 
 
 def is_own(part: nn.Module, name: str) -> bool:
-    """Whether the attribute is there, on this instance, and holds the forward of its class."""
+    """Whether this instance has the attribute, and it holds the forward of its class."""
     return getattr(part.__dict__.get(name), "__func__", None) is type(part).forward
 
 
@@ -81,7 +81,7 @@ def check_forward(part: nn.Module, name: str) -> None:
 
 
 def change_config(model: nn.Module, old: Any, new: Any) -> None:
-    """Put `new` wherever in the model `old` is held."""
+    """Replace `old` by `new` wherever the model holds it."""
     for module in model.modules():
         if module.__dict__.get("config") is old:
             module.config = new

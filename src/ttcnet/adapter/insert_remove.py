@@ -47,7 +47,7 @@ def insert(model: Model, config: TTCAdapterConfig | None = None) -> Model:
 
 
 def remove(model: Model) -> Model:
-    """Take the layers out again: the base model, as it was or as it has been trained since. In place, and returned.
+    """Remove the inserted layers, in place. Returns the base model, as it was or as it was trained since.
 
     Examples:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -76,7 +76,7 @@ def remove(model: Model) -> Model:
 
 
 def check(model: nn.Module, config: TTCAdapterConfig) -> Family:
-    """Fail unless layers can be inserted; the model's family."""
+    """Fail unless layers can be inserted. Returns the model's family."""
     if not isinstance(config, TTCAdapterConfig):
         remedy = "Pass TTCAdapterConfig(every=8), say."
         fail("config", "must be a TTCAdapterConfig", type(config).__name__, remedy, "type")
@@ -105,7 +105,7 @@ def check(model: nn.Module, config: TTCAdapterConfig) -> Family:
 def attach(
     model: Any, family: Family, config: TTCAdapterConfig, built: Mapping[int, InsertedLayers], base: dict[str, Any]
 ) -> None:
-    """Insert layers that were built. Nothing here can fail."""
+    """Insert layers that were built. Nothing in here can fail."""
     old = model.config
     new = copy.deepcopy(old)
     new.__class__ = family.ours[family.config]
@@ -119,7 +119,7 @@ def attach(
 
 
 def base_of(config: Any) -> dict[str, Any]:
-    """What tells a base model from others: its name, revision and shape. Of a local folder, its own name alone."""
+    """What identifies a base model: its name, revision and shape. A local folder has its own name alone."""
     known = getattr(config, "ttc_base", None)
     if known is None:
         name = str(config._name_or_path or "")

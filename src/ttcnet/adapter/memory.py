@@ -29,7 +29,7 @@ class Remembering(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
         return super().update(key_states, *args, **kwargs)  # type: ignore[safe-super, unused-ignore]
 
     def seen(self, mixers: list[Mixer], tokens: Tensor) -> list[State | None]:
-        """The states with which `mixers` go on to `tokens` (batch, length, width), whose keys have just been added."""
+        """The states from which `mixers` continue to `tokens` (batch, length, width), whose keys were just added."""
         if self.behind != tokens.shape[1]:
             rule = "must have been filled by this model with its inserted mixers enabled"
             missed = f"{self.behind - tokens.shape[1]} tokens that the mixers have not seen"

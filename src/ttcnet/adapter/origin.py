@@ -30,7 +30,7 @@ _bases: dict[str, str] = {}  # which base an adapter's folder was loaded onto, i
 
 
 class Unsaved(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
-    """What `UNSAVED` has for a configuration: an error."""
+    """The configuration in `UNSAVED`: loading it is an error."""
 
     model_type = "ttc_unsaved"
 
@@ -47,7 +47,7 @@ AutoConfig.register(Unsaved.model_type, Unsaved)
 
 
 class Origin:
-    """The backbone's part in it: named before a class of transformers."""
+    """The part of the backbone in this. It comes before a class of transformers among the bases."""
 
     config: Any
     layers: Any
@@ -57,7 +57,7 @@ class Origin:
     beside_lora = False  # whether they are trained in place while PEFT trains something else
 
     def check_origin(self) -> None:
-        """At every forward."""
+        """Check this at every forward pass."""
         if torch.compiler.is_compiling():
             return
         if self.beside_lora and self.training and not torch.is_grad_enabled() and _stands_for_reference(self):
@@ -74,8 +74,7 @@ class Origin:
 
 
 def _stands_for_reference(backbone: Any) -> bool:
-    """Whether LoRA is switched off, or to the copy that TRL makes: what it then computes is to be the model at the
-    start."""
+    """Whether LoRA is switched off, or set to TRL's copy: then the model must compute what it did at the start."""
     tuners = (module for module in backbone.modules() if _is_tuner(module) and hasattr(module, "disable_adapters"))
     tuner: Any = next(tuners, None)
     return tuner is not None and (tuner.disable_adapters or "ref" in tuner.active_adapters)
@@ -97,7 +96,7 @@ def _refuse_tuners(inserted: InsertedLayers, where: str) -> None:
 
 
 def mark_inserted(model: Any, silent: bool) -> None:
-    """After `insert`: say so to PEFT, and to TRL too unless the layers put out nothing."""
+    """After `insert`, tell PEFT, and TRL too unless the layers put out zero."""
     config = model.config
     model.base_model.unsaved = True
     if config._name_or_path:
@@ -110,7 +109,7 @@ def mark_inserted(model: Any, silent: bool) -> None:
 
 
 def mark_loaded(model: Any, folder: str | os.PathLike[str]) -> None:
-    """After `load`: the folder of the adapter stands for the model."""
+    """After `load`, the folder of the adapter stands for the model."""
     _bases[os.path.abspath(folder)] = model.config._name_or_path
     model.name_or_path = model.config._name_or_path = str(folder)
 

@@ -115,14 +115,14 @@ def load_with_base(kind: Any, folder: str | os.PathLike[str], config: Any = None
 
 
 def _write_config(model: Any, folder: str | os.PathLike[str]) -> None:
-    """What `from_pretrained` has to know."""
+    """Write what `from_pretrained` needs to know."""
     config = copy.deepcopy(model.config)
     config.architectures, config.use_cache = [type(model).__name__], model.uses_cache
     write_text(Path(folder) / "config.json", config.to_json_string())
 
 
 def _expected(config: TTCAdapterConfig, width: int, layers: int) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of all weights."""
+    """The names and shapes of all weights."""
     with torch.device("meta"):
         return {
             f"layers.{index}.inserted.{name}": tuple(value.shape)

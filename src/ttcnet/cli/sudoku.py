@@ -100,7 +100,7 @@ def eval_command(
 @app.command("probe")
 def probe_command(
     train: Annotated[Path, typer.Option(help="CSV of puzzle,solution to fit the probes on.")],
-    test: Annotated[Path, typer.Option(help="CSV of puzzle,solution to judge them on.")],
+    test: Annotated[Path, typer.Option(help="CSV of puzzle,solution to test them on.")],
     model: Folder = None,
     step: Annotated[list[str] | None, typer.Option(help="Planning steps; 0,2,4,8 if not given.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Boards of each file to take.")] = 1000,

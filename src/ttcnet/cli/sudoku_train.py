@@ -22,38 +22,50 @@ Data = Annotated[Path, typer.Option(help="CSV of puzzle,solution, plain or gzip.
 def train(
     data: Data,
     out: Annotated[Path, typer.Option(help="Folder of the run. A run that is there already is resumed.")],
-    architecture: Annotated[str, typer.Option(help=", ".join(ARCHITECTURES))] = "ttc",
-    steps: Annotated[int, typer.Option(help="Batches to train on.")] = 20_000,
-    batch: Annotated[int, typer.Option(help="Boards in a batch.")] = 16,
-    lr: Annotated[float, typer.Option(help="Highest learning rate.")] = 5e-3,
-    final_lr: Annotated[float, typer.Option(help="Learning rate at the end.")] = 5e-4,
-    weight_decay: Annotated[float, typer.Option(help="AdamW's.")] = 0.1,
-    dropout: Annotated[float, typer.Option(help="Share of each branch to drop.")] = 0.0,
-    augmentation: Annotated[str, typer.Option(help="none, relabel, relabel+reveal or all+reveal.")] = "none",
-    ema: Annotated[float, typer.Option(help="Running average of the weights; 0 for none.")] = 0.999,
-    horizon: Annotated[int, typer.Option(help="Steps that TTC layers look ahead.")] = 4,
-    layers: Annotated[int, typer.Option(help="Blocks.")] = 32,
-    width: Annotated[int, typer.Option(help="Width of a cell.")] = 128,
-    heads: Annotated[int, typer.Option(help="Heads, of attention and of TTC.")] = 4,
-    ttc_heads: Annotated[int | None, typer.Option(help="Those of TTC, if not as many.")] = None,
-    loops: Annotated[int, typer.Option(help="Times that the blocks are applied.")] = 1,
-    recall: Annotated[bool, typer.Option("--recall", help="Every loop sees the puzzle again.")] = False,
+    architecture: Annotated[str, typer.Option(help=", ".join(ARCHITECTURES))] = TrainConfig.architecture,
+    steps: Annotated[int, typer.Option(help="Batches to train on.")] = TrainConfig.steps,
+    batch: Annotated[int, typer.Option(help="Boards in a batch.")] = TrainConfig.batch,
+    lr: Annotated[float, typer.Option(help="Highest learning rate.")] = TrainConfig.lr,
+    final_lr: Annotated[float, typer.Option(help="Learning rate at the end.")] = TrainConfig.final_lr,
+    weight_decay: Annotated[float, typer.Option(help="AdamW's.")] = TrainConfig.weight_decay,
+    dropout: Annotated[float, typer.Option(help="Share of each branch to drop.")] = TrainConfig.dropout,
+    augmentation: Annotated[
+        str, typer.Option(help="none, relabel, relabel+reveal or all+reveal.")
+    ] = TrainConfig.augmentation,
+    ema: Annotated[float, typer.Option(help="Running average of the weights; 0 for none.")] = TrainConfig.ema,
+    horizon: Annotated[int, typer.Option(help="Steps that TTC layers look ahead.")] = TrainConfig.horizon,
+    layers: Annotated[int, typer.Option(help="Blocks.")] = TrainConfig.layers,
+    width: Annotated[int, typer.Option(help="Width of a cell.")] = TrainConfig.width,
+    heads: Annotated[int, typer.Option(help="Heads, of attention and of TTC.")] = TrainConfig.heads,
+    ttc_heads: Annotated[int | None, typer.Option(help="Those of TTC, if not as many.")] = TrainConfig.ttc_heads,
+    loops: Annotated[int, typer.Option(help="Times that the blocks are applied.")] = TrainConfig.loops,
+    recall: Annotated[bool, typer.Option("--recall", help="Every loop sees the puzzle again.")] = TrainConfig.recall,
     loops_per_step: Annotated[
         int | None, typer.Option(help="Loops of a training step, all if not given. Needs --recall.")
-    ] = None,
+    ] = TrainConfig.loops_per_step,
     interleave: Annotated[
         str | None,
         typer.Option(help="8:1 inserts a layer into the last of every 8 blocks, in every loop; 8:1 or fewer."),
-    ] = None,
+    ] = TrainConfig.interleave,
     supervision: Annotated[
         str, typer.Option(help="A loss after every block, after every loop, or at the end.")
-    ] = "block",
-    context: Annotated[str, typer.Option(help="What TTC layers write their problems from: token or head.")] = "token",
-    zero_init: Annotated[bool, typer.Option("--zero-init", help="Inserted layers put out zero at first.")] = False,
-    inserted_lr: Annotated[float | None, typer.Option(help="--lr of inserted layers, if it is another.")] = None,
-    decay_bases: Annotated[bool, typer.Option(help="Weight decay on the bases of TTC layers too.")] = True,
-    mlp_width: Annotated[int | None, typer.Option(help="Inside the MLP of a block; 8/3 of the width.")] = None,
-    seed: Annotated[int, typer.Option(help="Of weights, batches and dropout.")] = 0,
+    ] = TrainConfig.supervision,
+    context: Annotated[
+        str, typer.Option(help="What TTC layers write their problems from: token or head.")
+    ] = TrainConfig.context,
+    zero_init: Annotated[
+        bool, typer.Option("--zero-init", help="Inserted layers put out zero at first.")
+    ] = TrainConfig.zero_init,
+    inserted_lr: Annotated[
+        float | None, typer.Option(help="--lr of inserted layers, if it is another.")
+    ] = TrainConfig.inserted_lr,
+    decay_bases: Annotated[
+        bool, typer.Option(help="Weight decay on the bases of TTC layers too.")
+    ] = TrainConfig.decay_bases,
+    mlp_width: Annotated[
+        int | None, typer.Option(help="Inside the MLP of a block; 8/3 of the width.")
+    ] = TrainConfig.mlp_width,
+    seed: Annotated[int, typer.Option(help="Of weights, batches and dropout.")] = TrainConfig.seed,
     save_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 1000,
     minutes: Annotated[float | None, typer.Option(help="Save and stop after so many, to resume another time.")] = None,
     device: Device = "auto",

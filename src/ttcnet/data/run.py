@@ -29,8 +29,8 @@ PACKAGES = ("datasets", "rensa", "math-verify")
 
 
 def run(settings: Settings) -> Path:
-    """Do all stages, or those that are not done yet. The folder gets data.jsonl, counts.json, and what every stage kept
-    and dropped."""
+    """Run all stages that are not done yet. The folder gets data.jsonl, counts.json, and what every stage kept and
+    dropped."""
     with owned(Path(settings.out)):
         return _run(settings)
 
@@ -79,7 +79,7 @@ def _sources(settings: object) -> list[Source]:
 
 
 def table(counted: dict[str, Content]) -> Table:
-    """The counts of all stages, for people."""
+    """The counts of all stages as a table."""
     shown = Table("stage", box=None)
     for title in ("read", "kept", "dropped", "seconds"):
         shown.add_column(title, justify="right")

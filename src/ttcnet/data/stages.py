@@ -55,13 +55,13 @@ class Stage:
         self.reasons, self.sources, self.notes = Counter[str](), Counter[str](), Counter[str]()
 
     def rows(self) -> Iterator[Content]:
-        """What the stage before it kept."""
+        """The rows that the stage before kept."""
         for row in self.peek():
             self.count()
             yield row
 
     def peek(self) -> Iterator[Content]:
-        """The same, ahead of the work on them."""
+        """The same rows, before the work on them."""
         for path in self._inputs:
             for row in rows(str(path)):
                 yield row.content
@@ -117,7 +117,7 @@ class Folder:
         return spec.name in self.counts["stages"]
 
     def file(self, name: str) -> Path:
-        """What a stage kept."""
+        """The file with the rows that a stage kept."""
         return self.path / (RESULT if name == "sample" else f"{name}.jsonl.gz")
 
     def do(self, spec: StageSpec, progress: Progress) -> None:
@@ -147,7 +147,7 @@ class Folder:
 
 
 def _digests(sources: Sequence[str]) -> dict[str, str]:
-    """Of those that are files; a file may be gone when its rows have been taken."""
+    """Digests of those that are files. A file may be gone once its rows were taken."""
     found = {}
     for name in sources:
         if Path(name).is_file():

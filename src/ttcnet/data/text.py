@@ -31,7 +31,7 @@ def tokens(text: str) -> list[str]:
 
 
 def words(parts: list[str]) -> list[str]:
-    """Of tokens, the words and numbers; names of LaTeX's commands, such as frac, are words."""
+    """The words and numbers among tokens. Names of LaTeX's commands, such as frac, are words."""
     return [part for part in parts if part.isalnum()]
 
 

@@ -41,7 +41,7 @@ class Tally:
     solution: int | None = None  # where in the log
 
     def clear(self, settings: Verify) -> bool:
-        """Whether more answers could change nothing."""
+        """Whether more answers would change nothing."""
         left = settings.rounds - self.asked
         return self.failed >= STRIKES or self.agreed >= settings.agree or self.agreed + left < settings.agree
 

@@ -84,7 +84,7 @@ def per_step(value: Tensor | None, count: int, otherwise: Any) -> Sequence[Any]:
     return (otherwise,) * count if value is None else value.unbind(-2)
 
 
-def fade(rate: Tensor, t: int | Tensor) -> Tensor:
+def decayed(rate: Tensor, t: int | Tensor) -> Tensor:
     """exp(-t rate), the modulation of a matrix at step t.
 
     After the first step, values whose products are too small for normal numbers are taken as zero: they would make

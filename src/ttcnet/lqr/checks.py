@@ -63,7 +63,7 @@ def horizon(value: object) -> int:
 
 
 def not_traced() -> None:
-    """That torch.jit.trace is not at work, which would record neither the horizon nor the kernels."""
+    """Fail under torch.jit.trace, which would record neither the horizon nor the kernels."""
     if torch._C._get_tracing_state() is not None:
         rule, value = (
             "cannot be recorded by torch.jit.trace",

@@ -16,7 +16,7 @@ from . import checks
 from .adjoint import Terms, adjoint_terms, completed, products, refuse_second_derivatives
 from .arithmetic import apply, full_precision
 from .constraints import Constraints, read
-from .interior_point import State, weighted
+from .interior_point import State, curvature, weighted
 from .problem import LQR
 from .solve import solve
 from .status import Status, report
@@ -156,5 +156,5 @@ class _Interior(torch.autograd.Function):
 
 def _active(terms: Terms, limits: Constraints, s: Tensor, z: Tensor) -> Tensor:
     """Weights that hold the active inequalities, where z / s is above the curvature of the cost, and no others."""
-    size = torch.maximum(*(x.abs().flatten(1).amax(-1, keepdim=True) for x in (terms.Q, terms.R)))
+    size = curvature(terms)
     return torch.where(limits.real & (z > size * s), HOLD * size, 0)

@@ -1,5 +1,5 @@
-"""solve on the CPU as one compiled forward pass and one backward pass (kernels/dense_cpu.py), as a function that
-torch can differentiate.
+"""solve as one compiled forward pass and one backward pass (kernels/dense_cpu.py, kernels/dense_cuda.py), as a function
+that torch can differentiate.
 
 The backward pass is the adjoint problem of adjoint.py, with all products summed on the way. Where it is to be
 differentiated itself, and under torch.func, it is written in terms of the solve instead, as it is for every method.
@@ -8,10 +8,11 @@ Problems that lost more digits than they can spare are solved again, they alone,
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Parameter
@@ -19,12 +20,16 @@ from torch.nn import Parameter
 from . import feedback, riccati
 from .adjoint import Terms, adjoint_terms, completed, products, tangent_terms, transformed, with_q0
 from .arithmetic import apply, full_precision, symmetrise, working_dtype
-from .kernels import dense_cpu
+from .kernels import dense_cpu, dense_cuda
 from .problem import LQR
 from .steps import largest_pivot
 
 FIELDS = dense_cpu.FIELDS
+PASSES: dict[str, Any] = {"cpu": dense_cpu, "cuda": dense_cuda}  # by the device of a problem
 Fields = tuple[Tensor | None, ...]
+
+
+CAREFULLY = 0.0  # the limit of steps.descend that no problem keeps to
 
 
 class Found(NamedTuple):
@@ -38,20 +43,30 @@ class Found(NamedTuple):
 
 def obstacle(problem: LQR) -> str | None:
     """Why the compiled passes cannot solve this problem, or None if they can."""
-    device, largest = problem.h0.device.type, max(problem.state_size, problem.action_size)
-    if device != "cpu":
-        return f"they run on the CPU, and the problem is on the device {problem.h0.device}"
-    if largest > dense_cpu.LARGEST:
-        return f"they hold up to {dense_cpu.LARGEST} states and actions, and this problem has {largest}"
+    device, n, m = problem.h0.device, problem.state_size, problem.action_size
+    if device.type not in PASSES:
+        return f"they run on the CPU and on CUDA devices, and the problem is on the device {device}"
+    passes = PASSES[device.type]
+    if max(n, m) > passes.LARGEST:
+        return f"they hold up to {passes.LARGEST} states and actions, and this problem has {max(n, m)}"
     if problem.horizon == 0:
         return "there is no step to solve"
     if torch.compiler.is_compiling() or any(type(x) not in (Tensor, Parameter) for x in problem.given().values()):
         return "they take plain tensors, outside of torch.compile"
-    return dense_cpu.why_not()
+    found: str | None = passes.obstacle(n, m, working_dtype(problem.h0.dtype), device)
+    return found
+
+
+@cache
+def tell(why: str) -> None:
+    """That `solve` takes the long way, once for each reason."""
+    logging.getLogger("ttcnet").warning(
+        "ttcnet: solve runs step by step in PyTorch. Its compiled passes cannot: %s.", why
+    )
 
 
 def solve(problem: LQR, gains: bool) -> Found:
-    """In the dtype of the problem, float32 for what is below."""
+    """The solution, in the dtype of the problem, or float32 for smaller dtypes."""
     problem = problem.as_matrices()
     dtype = working_dtype(problem.h0.dtype)
     fields = tuple(None if x is None else x.to(dtype) for x in (getattr(problem, name) for name in FIELDS))
@@ -73,7 +88,7 @@ def _standard(problem: LQR, dtype: torch.dtype) -> Terms:
 
 
 def _feedback(problem: LQR, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Under torch.func: by riccati.py."""
+    """Gains and values under torch.func, by riccati.py."""
     terms = _standard(problem, torch.float64)
     with torch.no_grad(), full_precision(terms.h0.device):
         factors = riccati.factorise(terms.A, terms.B, terms.Q, terms.R, terms.N, largest_pivot(dtype, torch.float64))
@@ -89,45 +104,48 @@ def _batch(fields: Fields) -> torch.Size:
 class Group(NamedTuple):
     """Problems that are solved alike: which (None for all), in which dtype (None for riccati.py), what is kept."""
 
-    index: Any
-    work: Any
+    which: Tensor | None
+    work: torch.dtype | None
     kept: Any = None
 
 
 # Up to which d the compiled passes are good enough, by the dtypes of the problem and of the work. Refined as they are,
 # they lose digits only where several actions have the same effect, about one for a factor of 100.
-WAYS = {torch.float32: ((np.float32, 1e3), (np.float64, 1e9)), torch.float64: ((np.float64, 1e4),)}
+WAYS = {
+    torch.float32: ((torch.float32, 1e3), (torch.float64, 1e9)),
+    torch.float64: ((torch.float64, 1e4),),
+}
 
 
 @torch.no_grad()
-def _solve(fields: Fields, horizon: int, gains: bool, keep: bool) -> tuple[Found, tuple[dense_cpu.Given, list[Group]]]:
+def _solve(fields: Fields, horizon: int, gains: bool, keep: bool) -> tuple[Found, tuple[Any, list[Group]]]:
     """The solution, and what the backward pass needs."""
-    batch, asked = _batch(fields), fields[4].dtype  # type: ignore[union-attr]
-    given = dense_cpu.read({name: x for name, x in zip(FIELDS, fields, strict=True) if x is not None}, batch, horizon)
-    parts: dict[str, Any] = {}
+    batch, like = _batch(fields), fields[4]
+    assert like is not None
+    passes = PASSES[like.device.type]
+    given = passes.read({name: x for name, x in zip(FIELDS, fields, strict=True) if x is not None}, batch, horizon)
+    found: dict[str, Tensor] = {}
     groups: list[Group] = []
-    index = None
-    for work, limit in WAYS[asked]:
-        out, kept, lost = dense_cpu.forward(given.of(index), work, keep and index is None, gains)
-        hard = np.flatnonzero(~(lost <= limit))  # NaN, too
+    index: Tensor | None = None
+    for work, limit in WAYS[like.dtype]:
+        out, kept, lost = passes.forward(given.of(index), work, keep and index is None, gains)
         if index is None:
-            parts = {name: x for name, x in out.items() if gains or name in Found._fields}
+            found = out
         else:
-            for name, x in parts.items():
+            for name, x in found.items():
                 x[index] = out[name]
-        if not len(hard):
+        fine = lost <= limit  # not NaN
+        if bool(fine.all()):
             groups.append(Group(index, work, kept))
-            index = hard
+            index = None
             break
-        easy = np.flatnonzero(lost <= limit)
+        easy, hard = fine.nonzero().squeeze(-1), (~fine).nonzero().squeeze(-1)
         groups.append(Group(easy if index is None else index[easy], work))
         index = hard if index is None else index[hard]
-    found = {name: torch.from_numpy(x) for name, x in parts.items()}
-    if len(index):  # type: ignore[arg-type]
+    if index is not None:
         groups.append(Group(index, None))
-        _again(fields, batch, horizon, torch.from_numpy(index), found, gains)
-    shaped = [x.reshape(batch + x.shape[1:]) for x in found.values()]
-    u, h, costate, cost, *more = shaped
+        _again(fields, batch, horizon, index, found, gains)
+    u, h, costate, cost, *more = (x.reshape(batch + x.shape[1:]) for x in found.values())
     return Found(u, h, costate, cost, tuple(more), groups[-1].work is not None), (given, groups)
 
 
@@ -144,11 +162,10 @@ def _some(fields: Fields, batch: torch.Size, index: Tensor) -> list[Tensor | Non
 def _again(
     fields: Fields, batch: torch.Size, horizon: int, index: Tensor, found: dict[str, Tensor], gains: bool
 ) -> None:
-    """Puts the solution by riccati.py of the problems `index` into `found`."""
+    """Put the solution by riccati.py of the problems `index` into `found`."""
     problem = LQR(**dict(zip(FIELDS, _some(fields, batch, index), strict=True)), horizon=horizon)  # type: ignore[arg-type]
     terms = _standard(problem, torch.float64)
-    limit = largest_pivot(found["u"].dtype, torch.float64)
-    factors = riccati.factorise(terms.A, terms.B, terms.Q, terms.R, terms.N, limit)
+    factors = riccati.factorise(terms.A, terms.B, terms.Q, terms.R, terms.N, CAREFULLY)
     right = (terms.h0, terms.r, with_q0(terms.q), terms.c)
     u, h, costate = riccati.substitute(factors, *right)
     parts = {"u": u, "h": h, "costate": costate, "cost": problem.objective(u, h)}
@@ -161,7 +178,7 @@ def _again(
 def _by_riccati(horizon: int, fields: Fields) -> tuple[Tensor, Tensor, Tensor]:
     problem = LQR(**dict(zip(FIELDS, fields, strict=True)), horizon=horizon)  # type: ignore[arg-type]
     A, B, Q, R, h0, r, q, c, N = _standard(problem, torch.float64)
-    factors = riccati.factorise(A, B, Q, R, N, largest_pivot(torch.float64, torch.float64))
+    factors = riccati.factorise(A, B, Q, R, N, CAREFULLY)
     return riccati.substitute(factors, h0, r, with_q0(q), c)
 
 
@@ -191,54 +208,51 @@ class _Dense(torch.autograd.Function):
 
 
 def _gradients(
-    horizon: int,
-    made: tuple[dense_cpu.Given, list[Group]],
-    fields: Fields,
-    point: Any,
-    grads: Any,
-    wanted: tuple[str, ...],
+    horizon: int, made: tuple[Any, list[Group]], fields: Fields, point: Any, grads: Any, wanted: tuple[str, ...]
 ) -> dict[str, Tensor]:
-    """By the compiled pass, group by group."""
-    (given, groups), batch = made, _batch(fields)
+    """Gradients by the compiled pass, group by group."""
+    (given, groups), batch, dtype = made, _batch(fields), point[0].dtype
+    passes = PASSES[point[0].device.type]
 
-    def flat(x: Tensor | None, last: int) -> Any:
-        return None if x is None else x.to(point[0].dtype).reshape(-1, *x.shape[x.ndim - last :]).contiguous().numpy()
+    def flat(x: Tensor | None, last: int) -> Tensor | None:
+        return None if x is None else x.detach().to(dtype).reshape(-1, *x.shape[x.ndim - last :]).contiguous()
 
     points = tuple(flat(x, 2) for x in point)
     slopes = tuple(flat(g, 2 if k < 3 else 0) for k, g in enumerate(grads))
-    totals: dict[str, Any] = {}
+    totals: dict[str, Tensor] = {}
     for index, work, kept in groups:
         some = [None if x is None else x if index is None else x[index] for x in (*points, *slopes)]
         if work is None:
-            where = torch.from_numpy(index)
-            tensors = [None if x is None else torch.from_numpy(x).double() for x in some]
-            found = _in_torch(horizon, _some(fields, batch, where), tensors[:3], tensors[3:], _by_riccati)
-            parts = {name: x.numpy() for name, x in zip(FIELDS, found, strict=True) if x is not None}
+            assert index is not None
+            tensors = [None if x is None else x.double() for x in some]
+            found = _in_torch(horizon, _some(fields, batch, index), tensors[:3], tensors[3:], _by_riccati)
+            parts = {name: x for name, x in zip(FIELDS, found, strict=True) if x is not None}
         else:
-            kept = np.empty((0, 1, 1, 1), work) if kept is None else kept
-            parts = dense_cpu.backward(given.of(index), work, kept, some[:3], some[3:], wanted)
+            parts = passes.backward(given.of(index), work, kept, some[:3], some[3:], wanted)
         for name in wanted:
-            _put(totals, name, parts[name], index, given)
+            _put(totals, name, parts[name], index, given, dtype)
     lead, result = len(batch), {}
     for name, x in zip(FIELDS, fields, strict=True):
         if name in wanted and x is not None:
             front = [1] * lead if given.forms[name][0] else list(batch)
-            grad = torch.from_numpy(totals[name]).reshape((*front, *x.shape[lead:]))
+            grad = totals[name].reshape((*front, *x.shape[lead:]))
             result[name] = grad.sum_to_size(x.shape).to(x.dtype)
     return result
 
 
-def _put(totals: dict[str, Any], name: str, part: Any, index: Any, given: dense_cpu.Given) -> None:
-    """A group's gradient of a field into that of all problems."""
+def _put(
+    totals: dict[str, Tensor], name: str, part: Tensor, index: Tensor | None, given: Any, dtype: torch.dtype
+) -> None:
+    """Put a group's gradient of a field into that of all problems."""
     if given.forms[name][0]:
-        part = part.sum(0, keepdims=True)
+        part = part.sum(0, keepdim=True)
         totals[name] = totals[name] + part.reshape(totals[name].shape) if name in totals else part
     elif index is None:
         totals[name] = part
     else:
         if name not in totals:
-            totals[name] = np.empty((given.problems, *part.shape[1:]), given.arrays["B"].dtype)
-        totals[name][index] = part.reshape(len(index), *totals[name].shape[1:])
+            totals[name] = part.new_empty((given.problems, *part.shape[1:]), dtype=dtype)
+        totals[name][index] = part.reshape(len(index), *totals[name].shape[1:]).to(dtype)
 
 
 Solver = Callable[[int, Fields], tuple[Tensor, Tensor, Tensor]]

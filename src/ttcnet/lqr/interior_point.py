@@ -28,7 +28,14 @@ from .status import Status, unfinished
 if TYPE_CHECKING:
     from .constrained import ConstrainedSolution
 
+STIFFEST = 1e9  # weight of inequalities over the curvature of the cost, which loses its digits beside larger ones
+NEAR = 1e-4  # residual from which on that counts; before, large weights tell infeasible problems
 FAR = 1e4  # a problem is infeasible if no point within this many times the size of its actions meets the constraints
+
+
+def curvature(terms: Terms) -> Tensor:
+    """The largest entry of the matrices of the cost, (P, 1)."""
+    return torch.maximum(*(x.abs().flatten(1).amax(-1, keepdim=True) for x in (terms.Q, terms.R)))
 
 
 def weighted(terms: Terms, limits: Constraints, w: Tensor) -> tuple[LQR, Tensor]:
@@ -40,8 +47,8 @@ def weighted(terms: Terms, limits: Constraints, w: Tensor) -> tuple[LQR, Tensor]
 
 
 class Violation(NamedTuple):
-    """Of the slopes of the Lagrangian over u and over h_1..h_T, of the inequalities (P, M), and of everything, relative
-    to its terms (P,)."""
+    """Violations of the slopes of the Lagrangian over u and over h_1..h_T, of the inequalities (P, M), and of all
+    conditions relative to their terms (P,)."""
 
     of_u: Tensor
     of_h: Tensor
@@ -50,7 +57,7 @@ class Violation(NamedTuple):
 
 
 class State:
-    """Where the search of every problem is, (P, ...)."""
+    """The state of the search of every problem, (P, ...)."""
 
     def __init__(self, terms: Terms, limits: Constraints, start: ConstrainedSolution | None) -> None:
         self.terms, self.limits = terms, limits
@@ -74,7 +81,7 @@ class State:
         self.status[broken] = int(Status.NOT_FINITE)
 
     def _warm(self, start: ConstrainedSolution) -> None:
-        """From the actions and multipliers of another solution, moved a little into the interior."""
+        """Start from the actions and multipliers of another solution, moved a little into the interior."""
         z = [x.detach().double().reshape(len(self.u), -1) for x in start.multipliers.values()]
         u = start.u.detach().double()
         if u.numel() != self.u.numel() or sum(x.shape[-1] for x in z) != self.z.shape[-1]:
@@ -122,7 +129,7 @@ class State:
                 getattr(self, name)[live[fine]] = value[fine]
 
     def _find_infeasible(self, live: Tensor, terms: Terms, limits: Constraints, point: Any, on: Tensor) -> None:
-        """Ends problems of which a combination of inequalities cannot hold: z'(G x - b) > 0 for all actions."""
+        """End problems in which a combination of inequalities cannot hold: z'(G x - b) > 0 for all actions."""
         u, h, _, _, z = point
         large = on & (z.amax(-1) > 1e2 * self.unit[live])
         rows = large.nonzero().squeeze(-1)
@@ -145,7 +152,7 @@ class State:
 def _violation(
     terms: Terms, limits: Constraints, u: Tensor, h: Tensor, costate: Tensor, s: Tensor, z: Tensor
 ) -> Violation:
-    """Of the optimality conditions of a point whose states follow from its actions."""
+    """The violation of the optimality conditions at a point whose states follow from its actions."""
     over_u, over_h = limits.transposed(z)
     before, after, lam = h[:, :-1], h[:, 1:], costate[:, 1:]
     coming = apply(terms.A[:, 1:].mT, lam[:, 1:])
@@ -183,18 +190,20 @@ def _step(terms: Terms, limits: Constraints, point: Any, violation: Violation) -
     u, h, costate, s, z = point
     real = limits.real
     count = real.sum(-1).clamp_min(1)
-    w, rows = torch.where(real, z / s, 0), violation.rows
+    least = z / (STIFFEST * curvature(terms))
+    soft = torch.where(violation.worst.unsqueeze(-1) < NEAR, torch.maximum(s, least), s)
+    w, rows = torch.where(real, z / soft, 0), violation.rows
 
     def towards(right: Tensor) -> tuple[Tensor, ...]:
         """The whole step after which s z + s dz + z ds is s z - right. It is solved for itself, not for where it leads:
         its digits are those of a small number."""
-        over_u, over_h = limits.transposed(torch.where(real, (z * rows - right) / s, 0))
+        over_u, over_h = limits.transposed(torch.where(real, (z * rows - right) / soft, 0))
         linear = terms._replace(
             h0=torch.zeros_like(terms.h0), c=None, r=violation.of_u + over_u, q=violation.of_h + over_h[:, 1:]
         )
         found = solve(weighted(linear, limits, w)[0], check=False)
         ds = torch.where(real, -rows - limits.values(found.u, found.h), 0)
-        dz = torch.where(real, (-right - z * ds) / s, 0)
+        dz = torch.where(real, (-right - z * ds) / soft, 0)
         return found.u, found.h, found.costate, ds, dz
 
     def longest(ds: Tensor, dz: Tensor) -> Tensor:
@@ -215,7 +224,7 @@ def _step(terms: Terms, limits: Constraints, point: Any, violation: Violation) -
 
 
 def _with_first(terms: Terms, limits: Constraints, u: Tensor, costate: Tensor, z: Tensor) -> Tensor:
-    """With λ_0, the slope of the cost over h_0, that follows from the others."""
+    """The co-states with λ_0, the slope of the cost over h_0, which follows from the others."""
     first = apply(terms.A[:, 0].mT, costate[:, 1]) + limits.transposed(z)[1][:, 0]
     first = first if terms.N is None else first + apply(terms.N[:, 0], u[:, 0])
     return torch.cat([first.unsqueeze(1), costate[:, 1:]], 1)

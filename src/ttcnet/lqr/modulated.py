@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import checks
-from .arithmetic import fade, with_heads, working_dtype
+from .arithmetic import decayed, with_heads, working_dtype
 from .problem import LQR
 
 
@@ -99,16 +99,16 @@ class ModulatedLQR:
         B, Q = with_heads(B), with_heads(Q)
         t = torch.arange(1, T + 1, dtype=dtype, device=a.device).unsqueeze(-1)
 
-        def decayed(rate: Tensor) -> Tensor:
-            return fade(rate.unsqueeze(-2), t)
+        def over_horizon(rate: Tensor) -> Tensor:
+            return decayed(rate.unsqueeze(-2), t)
 
         taken = r_inv > 4 / torch.finfo(dtype).max  # below, its inverse has no finite value
         cost = torch.where(taken, r_inv, 1).reciprocal()
-        scale = decayed(decay_Q)
+        scale = over_horizon(decay_Q)
         running = (scale.unsqueeze(-1) * scale.unsqueeze(-2)) * Q.unsqueeze(-3)
         return LQR(
-            A=1 + decayed(decay_A) * a.unsqueeze(-2),
-            B=B.unsqueeze(-3) * (decayed(decay_B) * taken.unsqueeze(-2)).unsqueeze(-2),
+            A=1 + over_horizon(decay_A) * a.unsqueeze(-2),
+            B=B.unsqueeze(-3) * (over_horizon(decay_B) * taken.unsqueeze(-2)).unsqueeze(-2),
             Q=torch.cat([running[..., :-1, :, :], Qf.unsqueeze(-3)], -3) if T else running,
             R=cost.unsqueeze(-2).expand(N, H, T, -1),
             h0=h0,

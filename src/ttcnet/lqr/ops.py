@@ -156,6 +156,10 @@ class _EagerPlan(torch.autograd.Function):
         refuse_second_derivatives("plan")
         return None, None, *_plan_backward(*ctx.saved_tensors, grads[0], ctx.horizon, ctx.backend)
 
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        _refuse_forward_mode()
+
 
 class _TransformedPlan(torch.autograd.Function):
     """Under torch.func. What is mapped over becomes more tokens, so that all backends can; nothing is kept for the

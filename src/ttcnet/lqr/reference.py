@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from .arithmetic import apply, exactly, fade, outer, symmetrise, with_heads
+from .arithmetic import apply, decayed, exactly, outer, symmetrise, with_heads
 from .modulated import Family
 from .steps import Descent, Step, descend, largest_pivot, wide_dtype
 
@@ -33,10 +33,10 @@ class Prepared(Family):
     """A family with Q and Qf symmetric to the bit, and B and Q with a head dimension."""
 
     def A_at(self, t: int) -> Tensor:
-        return 1 + fade(self.decay_A, t) * self.a
+        return 1 + decayed(self.decay_A, t) * self.a
 
     def Q_at(self, t: int) -> Tensor:
-        scale = fade(self.decay_Q, t)
+        scale = decayed(self.decay_Q, t)
         return (scale.unsqueeze(-1) * scale.unsqueeze(-2)) * self.Q
 
 
@@ -55,7 +55,7 @@ def descent(family: Prepared, wanted: Callable[[int], bool]) -> Descent:
         A = family.A_at(t)
         return (A.unsqueeze(-1) * A.unsqueeze(-2)) * step.value() + family.Q_at(t - 1)
 
-    return Descent(lambda t: (family.B * (unit * fade(family.decay_B, t)).unsqueeze(-2), one), back, wanted)
+    return Descent(lambda t: (family.B * (unit * decayed(family.decay_B, t)).unsqueeze(-2), one), back, wanted)
 
 
 def checkpoints(family: Family, horizon: int) -> tuple[int, ...]:
@@ -96,21 +96,21 @@ def backward(problems: Family, horizon: int, checkpoints: Tensor, g: Tensor) -> 
     grad = Prepared(*(torch.zeros(h0.shape[:2] + x.shape[2:], dtype=x.dtype, device=x.device) for x in family))
 
     for t, step in _in_forward_order(family, horizon, checkpoints, limit_of(problems)):
-        A, fade_A, fade_B = family.A_at(t), fade(decay_A, t), fade(decay_B, t)
+        A, factor_A, factor_B = family.A_at(t), decayed(decay_A, t), decayed(decay_B, t)
         before, before_ = h, h_
         z, lam, h = step.respond(A * h)
         z_, lam_, h_ = step.respond(A * h_, r=unit * pull if t == 1 else None)  # g pulls at the first step only
         u, u_ = unit * z, unit * z_
         # B_t' λ = -z / R^-1/2 and B_t' λ~ + g = -z~ / R^-1/2, which keeps the digits that the sum would lose
-        reach, reach_ = fade_B * apply(B.mT, lam), fade_B * apply(B.mT, lam_)
+        reach, reach_ = factor_B * apply(B.mT, lam), factor_B * apply(B.mT, lam_)
         forced = reach_ + pull if t == 1 else reach_
         exact, exact_ = (torch.where(unit > 0, -y / unit, y2) for y, y2 in ((z, reach), (z_, forced)))
 
-        through_A = fade_A * (lam * before_ + lam_ * before)
+        through_A = factor_A * (lam * before_ + lam_ * before)
         grad.a.add_(through_A)
         through_decay = -t * a * through_A
         grad.decay_A.add_(through_decay.sum(-1, keepdim=True) if decay_A.shape[-1] == 1 else through_decay)
-        grad.B.add_(outer(lam, fade_B * u_) + outer(lam_, fade_B * u))
+        grad.B.add_(outer(lam, factor_B * u_) + outer(lam_, factor_B * u))
         grad.decay_B.sub_(t * (exact * u_ + (reach_ if t == 1 else exact_) * u))
         grad.r_inv.sub_(exact * exact_)
         if t == 1:
@@ -118,7 +118,7 @@ def backward(problems: Family, horizon: int, checkpoints: Tensor, g: Tensor) -> 
         if t == horizon:
             grad.Qf.copy_(symmetrise(outer(h, h_)))
         else:
-            scale, Q = fade(decay_Q, t), family.Q_at(t)
+            scale, Q = decayed(decay_Q, t), family.Q_at(t)
             grad.Q.add_(symmetrise(outer(scale * h, scale * h_)))
             grad.decay_Q.sub_(t * (h * apply(Q, h_) + h_ * apply(Q, h)))
     return [x.to(asked) for x in grad]

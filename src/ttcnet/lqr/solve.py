@@ -22,17 +22,17 @@ def solve(
     """The optimal actions, states, co-states and cost of `problem`, differentiable with respect to all its fields.
 
     Args:
-        problem: one LQR or a batch, returned in its own dtype. "riccati" runs as compiled loops on the CPU, up to 64
-            states and actions, unless `implicit` is False: in float32 for what is not float64, and again in float64
-            where that loses digits. Elsewhere, and for "kkt", it is solved in float64 ("symplectic" solves in float32
-            what is not float64).
+        problem: one LQR or a batch, returned in its own dtype. "riccati" runs as compiled passes on the CPU and on
+            CUDA devices, up to 64 states and actions, unless `implicit` is False: in float32 for what is not float64,
+            and again in float64 where that loses digits. Elsewhere, and for "kkt", it is solved in float64
+            ("symplectic" solves in float32 what is not float64).
         method: "riccati" (dynamic programming; the default), "kkt" (block LU of the optimality conditions) or
             "symplectic" (the paper's; needs invertible A and loses digits over long horizons).
         gains: whether the solution is to have feedback gains K, k and values P, p; "symplectic" finds none.
         implicit: how gradients are found. True: by one more solve with the factors of the first, which is faster and
             holds no graph. False: by autograd through the recursion in PyTorch; its backward pass runs in whatever
             precision surrounds it, so call backward outside autocast. None takes True, but False for "riccati" where
-            the compiled loops cannot run. Either can be differentiated again, and by torch.func.
+            the compiled passes cannot run. Either can be differentiated again, and by torch.func.
         check: whether to check values before and after, at the price of a host synchronisation on a GPU. Under
             torch.func, which shows no values, pass False.
 
@@ -62,10 +62,14 @@ def solve(
         checks.fail("gains", 'must be False for method="symplectic"', gains, remedy, "conflict")
     if check:
         problem.check()
-    if method == "riccati" and implicit is not False and dense.obstacle(problem) is None:
+    compiled = method == "riccati" and implicit is not False
+    why = dense.obstacle(problem) if compiled else None
+    if compiled and why is None:
         found, asked = dense.solve(problem, gains), problem.h0.dtype
         solution, quick = Solution(*(x.to(asked) for x in (*found[:4], *found.feedback))), found.compiled
     else:
+        if why is not None and problem.horizon and not torch.compiler.is_compiling():
+            dense.tell(why)
         implicit = method != "riccati" if implicit is None else implicit
         solution, quick = _by_torch(problem, method, gains, implicit)
     if check:

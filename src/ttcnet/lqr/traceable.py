@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch._higher_order_ops.while_loop import while_loop
 
-from .arithmetic import apply, fade, outer, symmetrise, with_heads
+from .arithmetic import apply, decayed, outer, symmetrise, with_heads
 from .modulated import Family
 
 
@@ -26,17 +26,17 @@ def first_actions(family: Family, horizon: int) -> Tensor:
     B, Q, P = with_heads(B), symmetrise(with_heads(Q)), symmetrise(P)
 
     def step_back(t: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
-        P, _, _ = _absorb(P, B, r_inv * fade(decay_B, t) ** 2)
-        A, scale = 1 + fade(decay_A, t) * a, fade(decay_Q, t - 1)
+        P, _, _ = _absorb(P, B, r_inv * decayed(decay_B, t) ** 2)
+        A, scale = 1 + decayed(decay_A, t) * a, decayed(decay_Q, t - 1)
         return t - 1, outer(A, A) * P + outer(scale, scale) * Q
 
     # a tensor made of the horizon, not of a constant, so that it may be an input of the graph
     t = torch.full((), horizon, dtype=torch.int64, device=a.device)
     _, P = while_loop(lambda t, P: t > 1, step_back, (t, P))
 
-    one = fade(decay_B, 1)
+    one = decayed(decay_B, 1)
     _, reached, divisors = _absorb(P, B, r_inv * one**2)
-    x, actions = (1 + fade(decay_A, 1) * a) * h0, list[Tensor]()
+    x, actions = (1 + decayed(decay_A, 1) * a) * h0, list[Tensor]()
     for j in reversed(range(len(reached))):
         u = -(r_inv * one)[..., j] / divisors[j] * (reached[j] * x).sum(-1)
         x = x + B[..., j] * (one[..., j] * u).unsqueeze(-1)

@@ -19,9 +19,10 @@ from .modeling import TTCNetModel, TTCNetPreTrainedModel
 @dataclass
 class CellClassificationOutput(ModelOutput):  # type: ignore[misc, unused-ignore]
     """Args:
-    loss: mean over masked cells and over all that is judged (see `TTCNetConfig.supervision`), by the same classifier.
+    loss: mean over masked cells and over all outputs that have a loss (see `TTCNetConfig.supervision`).
     logits: after the last block, (batch, cells, labels).
-    block_logits: of all that is judged, after every block say, (blocks, batch, cells, labels), where labels were given.
+    block_logits: of all outputs that have a loss, such as every block's, (outputs, batch, cells, labels), where labels
+        were given.
     hidden_states: what goes into the first block and comes out of every block, in every loop, where asked for.
     state: what comes out of the last block, from which another call can continue.
     """
@@ -34,8 +35,8 @@ class CellClassificationOutput(ModelOutput):  # type: ignore[misc, unused-ignore
 
 
 class TTCNetForCellClassification(TTCNetPreTrainedModel):
-    """Labels the cells of a board, such as Sudoku, all at once. Where labels are given, the classifier judges what
-    comes out of every block, or of every loop."""
+    """Labels the cells of a board, such as Sudoku, all at once. Where labels are given, the same classifier labels
+    what comes out of every block, or of every loop, and each has a loss."""
 
     accepts_loss_kwargs = False  # the loss is a mean over this batch's cells
 
@@ -76,7 +77,7 @@ class TTCNetForCellClassification(TTCNetPreTrainedModel):
         if labels.shape != states[-1].shape[:-1]:
             rule = f"must have shape (batch, cells) = {tuple(states[-1].shape[:-1])}"
             fail("labels", rule, tuple(labels.shape), "Pass one for every cell, -100 where it does not count.", "shape")
-        every = self.classifier(self.model.norm(torch.stack(self.model.judged(states))))
+        every = self.classifier(self.model.norm(torch.stack(self.model.supervised(states))))
         flat = every.float().flatten(0, -2)
         counted = labels.expand(len(every), *labels.shape).flatten()
         total = F.cross_entropy(flat, counted, ignore_index=-100, reduction="sum")

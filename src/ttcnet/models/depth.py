@@ -45,12 +45,12 @@ def horizon(model: nn.Module, steps: int) -> AbstractContextManager[None]:
 
 
 def horizon_of(model: nn.Module) -> int | None:
-    """How far the model plans; None if it has no TTC layers."""
+    """The horizon of a model; None if it has no TTC layers."""
     return _config_with(model, "horizon").horizon if ttc_layers(model) else None
 
 
 def set_loops(model: nn.Module, times: int) -> None:
-    """Apply the blocks that many times, from now on and when the model is saved."""
+    """Apply the blocks `times` times, from now on and when the model is saved."""
     _set(model, "loops", times)
 
 
@@ -60,7 +60,7 @@ def loops(model: nn.Module, times: int) -> AbstractContextManager[None]:
 
 
 def check_loops(times: object) -> int:
-    """`times`, if blocks can be applied so often."""
+    """`times`, if it is a valid number of loops."""
     return check_size("loops", times, 1, "Pass 1 to apply blocks once.")
 
 
@@ -82,7 +82,7 @@ def _within(model: nn.Module, knob: str, value: int) -> Iterator[None]:
 
 
 def _config_with(model: nn.Module, field: str) -> Any:
-    """The configuration of a model, which is in its wrappers, that has the field."""
+    """The configuration that has the field, of a model that may be in wrappers."""
     if field == "horizon" and not ttc_layers(model):
         remedy = "Insert TTC layers, or load a model that has them."
         fail("model", "must have TTC layers to set their horizon", type(model).__name__, remedy, "no-layers")

@@ -67,7 +67,7 @@ def upload(
     revision: str | None = None,
     create_pr: bool = False,
 ) -> str:
-    """Upload a folder; returns where it is."""
+    """Upload a folder. Returns its address."""
     api = HfApi(token=token)
     repository = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
     message = commit_message or "Upload TTC-Net"

@@ -19,7 +19,7 @@ SHOWN = 3  # weights that a message names
 
 
 def check_files(name: str) -> None:
-    """Of a folder: transformers does without some files where they are damaged."""
+    """Check the files of a folder, because transformers ignores some damaged files."""
     folder = Path(name)
     for file in FILES:
         if (folder / file).exists():
@@ -30,21 +30,21 @@ def check_files(name: str) -> None:
 
 
 def tokenizer_of(name: str, *, trust_remote_code: bool = False) -> Any:
-    """The tokenizer in a folder, or of that name on the Hub."""
+    """The tokenizer in a folder, or of a name on the Hub."""
     check_files(name)
     with loading(name):
         return AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
 
 
 def causal_lm(name: str, dtype: torch.dtype, *, trust_remote_code: bool = False) -> Any:
-    """The language model in a folder, or of that name on the Hub, with all of its weights."""
+    """The language model in a folder, or of a name on the Hub, with all of its weights."""
     check_files(name)
     with loading(name):
         return Whole.from_pretrained(name, dtype=dtype, trust_remote_code=trust_remote_code)
 
 
 class Whole:
-    """Stands for AutoModelForCausalLM where a weight that is missing must be an error."""
+    """AutoModelForCausalLM, but a missing weight is an error."""
 
     @staticmethod
     def from_pretrained(name: str, *, trust_remote_code: bool = False, **options: Any) -> Any:

@@ -50,7 +50,7 @@ def refuse_packing(position_ids: Tensor | None, mask: Tensor | None, kind: str, 
 
 
 def refuse_others(kwargs: dict[str, Any], attends: bool, weights: list[Tensor] | None) -> None:
-    """No argument is dropped in silence."""
+    """Fail if a call has arguments that the model would ignore."""
     if weights is not None and not attends:
         fail("output_attentions", "must be False", True, "Leave it out: mixers hand out no weights.", "stateful")
     for name, value in kwargs.items():

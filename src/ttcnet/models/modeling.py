@@ -188,8 +188,8 @@ class TTCNetModel(TTCNetPreTrainedModel):
             fail("state", rule, tuple(state.shape), "Pass the state of an earlier call on the same tokens.", "shape")
         return state
 
-    def judged(self, states: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Those of the states, as `run` hands them out, that a loss is taken of."""
+    def supervised(self, states: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The states, of those that `run` returns, that have a loss."""
         step = {"loop": len(self.layers), "end": len(states) - 1}.get(self.config.supervision, 1)
         return states[step::step]
 
@@ -294,7 +294,7 @@ class TTCNetForCausalLM(TTCNetPreTrainedModel, GenerationMixin):  # type: ignore
             options["num_items_in_batch"] = items
             loss = self.loss_function(logits=logits, **options)
             if deep:
-                earlier = self.model.judged(outputs.hidden_states)[:-1]  # the last one is outputs.last_hidden_state
+                earlier = self.model.supervised(outputs.hidden_states)[:-1]  # the last one is outputs.last_hidden_state
                 losses = [self.loss_function(logits=self.lm_head(self.model.norm(x)), **options) for x in earlier]
                 loss = torch.stack([*losses, loss]).mean()
         return CausalLMOutputWithPast(

@@ -35,7 +35,7 @@ class BlockSpec(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """As a pattern has them, without the plus."""
+        """The names of the layers as in a pattern, without the plus."""
         pairs = zip((self.mixer, *self.inserted), (self.every, *self.each), strict=True)
         return tuple(kind if every == 1 else f"{kind}@{every}" for kind, every in pairs)
 

@@ -96,13 +96,14 @@ class Context(nn.Module):
             drawn[:, -values.shape[1] :] = values.to(self.bias.dtype)
 
     def forward(self, inputs: Tensor) -> ModulatedLQR:
-        """Problems from what the layer's projection puts out, (N, inputs)."""
+        """Problems from the output of the layer's projection, (N, inputs)."""
         # in float32 whatever surrounds this: the planner has no digits to spare
         with without_autocast(inputs.device):
             return self._write(*self._draw(inputs.to(working_dtype(inputs.dtype))))
 
     def _draw(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """States (N, heads, n), what heads draw (N, heads, drawn), and the coefficients of B and of Q (N, 2 rank)."""
+        """States (N, heads, n), the numbers of each head (N, heads, drawn), and the coefficients of B and Q (N, 2
+        rank)."""
         raise NotImplementedError
 
     def _write(self, h0: Tensor, drawn: Tensor, shared: Tensor) -> ModulatedLQR:
@@ -130,7 +131,8 @@ class Context(nn.Module):
 
 
 class TokenContext(Context):
-    """The layer's one projection of the token is all there is to it: states, what heads draw, shared coefficients."""
+    """The layer's projection of the token gives everything: states, the numbers of each head, and shared
+    coefficients."""
 
     kind = "token"
 
@@ -148,7 +150,8 @@ class TokenContext(Context):
 
 
 class HeadContext(Context):
-    """The projection puts out states alone: a head draws its own from its state, and shared coefficients from all."""
+    """The layer's projection gives states alone. A head draws its numbers from its own state, and the shared
+    coefficients come from all states."""
 
     kind = "head"
 

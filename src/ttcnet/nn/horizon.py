@@ -45,11 +45,11 @@ class Sampler(ABC):
         return self._sample(Random(f"{self.seed}/{index}"))
 
     def state_dict(self) -> dict[str, int | str]:
-        """What it draws from, the seed and the number of draws: all that there is to know, fit for JSON."""
+        """The seed and the number of draws, with the parameters: all that is needed to resume, fit for JSON."""
         return {"sampler": self._kind(), "seed": self.seed, "draws": self.draws}
 
     def load_state_dict(self, state: Mapping[str, int | str]) -> None:
-        """Go on where the sampler that gave `state`, one of the same kind, stopped."""
+        """Continue where the sampler that gave `state`, one of the same kind, stopped."""
         remedy = "Pass what state_dict() of a sampler returned."
         if set(state) != {"sampler", "seed", "draws"}:
             fail("state", "must hold the keys draws, sampler and seed, and no others", sorted(state), remedy, "format")
@@ -60,12 +60,12 @@ class Sampler(ABC):
         self.seed, self.draws = seed, draws
 
     def _kind(self) -> str:
-        """Its name and parameters, without the seed."""
+        """The sampler's name and parameters, without the seed."""
         return repr(self).replace(f", seed={self.seed}", "")
 
     @abstractmethod
     def _sample(self, random: Random) -> int:
-        """A horizon, from the numbers of `random` alone."""
+        """A horizon, computed from the numbers of `random` alone."""
 
 
 class PoissonLogNormal(Sampler):

@@ -18,13 +18,13 @@ MIXERS = ("attention", "mlp", "mamba", "mamba2", "gdn", "retnet", "mesanet", "sa
 
 
 def check_insert(name: object) -> None:
-    """That it is TTC, or a mixer in its place."""
+    """Fail unless the name is TTC or a mixer."""
     if name not in (TTC, *MIXERS):
         fail("insert", f"must be one of {TTC}, {', '.join(MIXERS)}", repr(name), "Use one of those.", "unknown-name")
 
 
 def check_gain(value: object) -> float:
-    """`value`, if a TTC layer's actions can start that loud."""
+    """`value`, if it is a valid initial gain of a TTC layer's actions."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         remedy = "Pass 1, or a little more, such as 4."
         fail("action_gain", "must be a positive finite number", repr(value), remedy, "out-of-range")
@@ -32,7 +32,7 @@ def check_gain(value: object) -> float:
 
 
 def check_context(value: object) -> str:
-    """`value`, if a TTC layer can write its problems from that."""
+    """`value`, if it is a context of TTC layers."""
     if value not in CONTEXTS:
         remedy = "Pass 'token', 'head' for the text of the paper, or 'system' for dense dynamics."
         fail("context", f"must be one of {', '.join(CONTEXTS)}", repr(value), remedy, "unknown-name")
@@ -40,7 +40,7 @@ def check_context(value: object) -> str:
 
 
 def check_homogeneous(value: object) -> bool | str:
-    """`value`, if a TTC layer can be time-homogeneous in that way."""
+    """`value`, if it is a way for a TTC layer to be time-homogeneous."""
     if not (value is True or value is False or value == PURE):
         remedy = "Pass 'pure' for a layer without decays that is the same in all else."
         fail("time_homogeneous", f"must be False, True or {PURE!r}", repr(value)[:40], remedy, "unknown-name")
@@ -48,7 +48,7 @@ def check_homogeneous(value: object) -> bool | str:
 
 
 def context_of(names: Container[str], prefix: str) -> str | None:
-    """The context of a TTC layer whose weights have these names; None if there are none of it."""
+    """The context of a TTC layer whose weights have these names; None if none of them is a context's."""
     if f"{prefix}context.bias" not in names:
         return None
     if f"{prefix}context.bases_A" in names:
@@ -57,7 +57,7 @@ def context_of(names: Container[str], prefix: str) -> str | None:
 
 
 def say_context_of_before(source: str) -> None:
-    """That what was saved before there was a choice of context loads as it was."""
+    """Warn that a file from before contexts could be chosen loads with context "head"."""
     text = "%s says nothing of its context: it was saved before there was a choice, and loads with context 'head'."
     logging.getLogger("ttcnet").warning(text, source)
 

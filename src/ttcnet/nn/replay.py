@@ -30,7 +30,7 @@ def _recording(index: int, stream: int) -> tuple[torch.cuda.Stream, torch.cuda.C
 
     The recording stream is one that nobody else knows. Then the workspace of cuBLAS, which belongs to a stream, comes
     from that memory as well, and stays there when torch frees all workspaces, as CUDA graphs of torch.compile make it
-    do; otherwise what is recorded would go on writing to memory that is another's by then. The graph itself does
+    do; otherwise what is recorded would continue to write to memory that is another's by then. The graph itself does
     nothing: torch gives memory back, for good, with the last graph that uses it, and this one stays.
     """
     with torch.cuda.device(index):
@@ -43,7 +43,7 @@ def _recording(index: int, stream: int) -> tuple[torch.cuda.Stream, torch.cuda.C
 
 
 def may_replay(x: Tensor, layer: nn.Module) -> bool:
-    """Whether a call of a layer without gradients can be one of many: few tokens, on a GPU, as it is."""
+    """Whether a call can be replayed: without gradients, with few tokens, on a GPU, and of a layer as it was built."""
     if torch.compiler.is_compiling() or not x.is_cuda or type(x) is not Tensor or x.numel() > FEW * x.shape[-1]:
         return False
     if layer.training or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda") or x.numel() == 0:
@@ -54,7 +54,7 @@ def may_replay(x: Tensor, layer: nn.Module) -> bool:
 
 
 def as_built(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether a module is what it was built as: not wrapped (LoRA, quantised, sharded), and nobody listens to it."""
+    """Whether a module is as it was built: not wrapped (LoRA, quantised, sharded), and without hooks."""
     return type(module) is kind and not (
         module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__
     )

@@ -22,8 +22,8 @@ DAMAGED = "It is damaged: delete it."
 
 
 def model_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Weights that are trained, and what the optimizer remembers of each, by the name of the weight. All processes have
-    to call this; the first one gets the tensors."""
+    """The trained weights, and the optimizer's state of each, by the name of the weight. Every process must call this;
+    the first one gets the tensors."""
     parameters = trained_parameters(model)
     found: dict[str, Any] = {f"model/{name}": parameter for name, parameter in parameters.items()}
     for name, parameter in parameters.items():
@@ -41,7 +41,7 @@ def model_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
 def restore_model(
     tensors: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer, source: str = "checkpoint"
 ) -> None:
-    """Put back what `model_state` gave. Tensors that are there are overwritten in place."""
+    """Put back what `model_state` returned. Tensors that exist are overwritten in place."""
     parameters = trained_parameters(model)
     saved = {name.removeprefix("model/") for name in tensors if name.startswith("model/")}
     if saved != set(parameters):
@@ -68,8 +68,8 @@ def restore_model(
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """By name, without what wrappers put into it. A weight with two names, as tied embeddings have, goes by the
-    first."""
+    """The trained parameters by name, without the prefixes of wrappers. A weight with two names, as tied embeddings
+    have, keeps the first."""
     found = {}
     for name, parameter in model.named_parameters():
         for wrapper in WRAPPERS:
@@ -80,7 +80,7 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def check_shapes(tensors: dict[str, Tensor], shapes: dict[str, tuple[int, ...]], source: str = "checkpoint") -> None:
-    """That each tensor but for random states is of a weight and has its shape, or counts its steps, and is finite."""
+    """Fail unless every tensor but random states belongs to a weight, has its shape or counts steps, and is finite."""
     for key, value in tensors.items():
         name = key.rpartition("/")[2]
         if key.startswith(("random/", "task/")):
@@ -93,7 +93,7 @@ def check_shapes(tensors: dict[str, Tensor], shapes: dict[str, tuple[int, ...]],
 
 
 def check_carried(tensors: dict[str, Tensor], carried: dict[str, Tensor], source: str = "checkpoint") -> None:
-    """That what a task carries from step to step is there, in its shapes."""
+    """Fail unless the tensors that a task carries from step to step are there, in their shapes."""
     for name, x in carried.items():
         value = tensors.get(f"task/{name}")
         if value is None or value.shape != x.shape or value.dtype != x.dtype or not value.isfinite().all():
@@ -102,7 +102,7 @@ def check_carried(tensors: dict[str, Tensor], carried: dict[str, Tensor], source
 
 
 def _spread_like(like: Tensor, value: Tensor) -> Tensor:
-    """A whole tensor on the device of another, and shared out among processes as that is."""
+    """A whole tensor on the device of another one, and sharded over processes in the same way."""
     value = value.to(like.device)
     if not hasattr(like, "full_tensor"):
         return value
@@ -113,7 +113,7 @@ def _spread_like(like: Tensor, value: Tensor) -> Tensor:
 
 
 def random_states() -> dict[str, Tensor]:
-    """Of Python, numpy and torch, in this process."""
+    """The random states of Python, numpy and torch in this process."""
     kind, keys, *rest = np.random.get_state()
     others = {"python": random.getstate(), "numpy": [kind, np.asarray(keys).tolist(), *rest]}
     states = {"random/others": torch.frombuffer(bytearray(json.dumps(others).encode()), dtype=torch.uint8)}
@@ -124,7 +124,7 @@ def random_states() -> dict[str, Tensor]:
 
 
 def restore_random(tensors: dict[str, Tensor], source: str = "checkpoint") -> None:
-    """Put back what `random_states` gave."""
+    """Put back what `random_states` returned."""
     try:
         others = json.loads(tensors["random/others"].numpy().tobytes())
         version, words, gauss = others["python"]
@@ -139,7 +139,7 @@ def restore_random(tensors: dict[str, Tensor], source: str = "checkpoint") -> No
 
 
 def seed_all(seed: int) -> None:
-    """Start the random numbers of Python, numpy and torch anew."""
+    """Seed the random numbers of Python, numpy and torch."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)

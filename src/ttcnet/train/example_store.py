@@ -103,7 +103,7 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 
 def _make(config: FineTuning, tokenizer: Any, path: Path) -> tuple[dict[str, int], str]:
-    """Into a file; counts, and a number for the rows."""
+    """Write the examples to a file. Returns counts, and a digest of the rows."""
     store, total = Store(path), count(config.data, config.split)
     with Bar(console=Console(stderr=True), transient=True) as progress:
         source = progress.track(rows(config.data, config.split), total, description="reading")

@@ -38,7 +38,7 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Examples:
-    """What a file made.
+    """What was made of a file.
 
     Args:
         kept: its rows, each an Example.
@@ -67,12 +67,13 @@ class Examples:
 
     @property
     def counts(self) -> dict[str, int]:
-        """All numbers, for JSON."""
+        """All counts, for JSON."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "kept"}
 
 
 def conversation(row: dict[str, Any], system: str | None = None) -> list[dict[str, str]]:
-    """The messages of a row, a system prompt first where one is given. A ValueError says what is wrong with the row."""
+    """The messages of a row, with a system prompt first if one is given. A ValueError says what is wrong with the
+    row."""
     if "messages" in row or "conversations" in row:
         turns = row["messages"] if "messages" in row else row["conversations"]
         if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
@@ -105,7 +106,7 @@ def conversation(row: dict[str, Any], system: str | None = None) -> list[dict[st
 
 
 def tokenize(messages: list[dict[str, str]], tokenizer: Any) -> Example:
-    """A conversation as tokens. Labels are the tokens that an assistant has to write, the end of its turn included."""
+    """A conversation as tokens. Labels are the tokens that an assistant writes, including the end of its turn."""
     [found] = _tokenized([messages], tokenizer)
     if isinstance(found, ValueError):
         raise found
@@ -113,7 +114,7 @@ def tokenize(messages: list[dict[str, str]], tokenizer: Any) -> Example:
 
 
 def prompt(messages: list[dict[str, str]], tokenizer: Any) -> list[int]:
-    """A conversation up to where an assistant has to write: what `tokenize` puts before its answer."""
+    """A conversation up to the point where an assistant writes: what `tokenize` puts before its answer."""
     if tokenizer.chat_template is None:
         return _plain([*messages, {"role": "assistant", "content": ""}], tokenizer, end=False).input_ids
     try:
@@ -125,7 +126,7 @@ def prompt(messages: list[dict[str, str]], tokenizer: Any) -> list[int]:
 
 
 def _tokenized(many: list[list[dict[str, str]]], tokenizer: Any) -> list[Example | ValueError]:
-    """`tokenize` for many conversations, which is faster; errors are returned."""
+    """`tokenize` for many conversations, which is faster. Errors are returned."""
     if tokenizer.chat_template is None:
         return [_plain(messages, tokenizer) for messages in many]
     turns = [
@@ -166,7 +167,8 @@ def _template(tokenizer: Any, many: list[list[dict[str, str]]], **options: Any) 
 
 
 def _plain(messages: list[dict[str, str]], tokenizer: Any, end: bool = True) -> Example:
-    """Without a chat template: the texts one below the other, and the end-of-text token after the last if it `end`s."""
+    """Without a chat template: the texts one below the other, and the end-of-text token after the last if `end` is
+    true."""
     ids: list[int] = list(tokenizer("").input_ids)  # what the tokenizer starts every text with
     labels = [IGNORED] * len(ids)
     for place, message in enumerate(messages):
@@ -244,7 +246,7 @@ def prepare(
 
 
 def check_examples(examples: Examples, model: Any, max_length: int | None) -> None:
-    """Fail if the model cannot take them."""
+    """Fail if the model cannot take the examples."""
     limit, words = getattr(model.config, "max_position_embeddings", None), model.get_input_embeddings().num_embeddings
     if limit is not None and examples.longest > limit:
         remedy = f"Pass max_length={limit}: longer rows are then left out, and counted."

@@ -50,7 +50,7 @@ class Answers:
         self._counted, self._then = (0, 0), time.monotonic()
 
     def groups(self) -> list[dict[str, Any]]:
-        """The parameters that are trained. Those that are inserted may have a learning rate of their own."""
+        """The trained parameters, in groups. Inserted layers may have a learning rate of their own."""
         config = self.config
         share = 1.0 if config.inserted_lr is None else config.inserted_lr / config.lr
         apart = adapter.parameters(self.model).values() if config.inserted_lr is not None else ()
@@ -59,11 +59,11 @@ class Answers:
         )
 
     def rate(self, step: int) -> float:
-        """Up over the share `warm_up` of the steps, then by a cosine down to a tenth."""
+        """The learning rate: it rises over the share `warm_up` of the steps and falls by a cosine to a tenth."""
         return self.config.lr * warm_up_and_cosine(step, self.steps, 1.0, 0.1, self.config.warm_up)
 
     def rows(self, step: int) -> list[int]:
-        """The packs of a step."""
+        """The packs of a step, by their numbers."""
         epoch, place = divmod(step, self.each)
         if epoch != self._epoch[0]:
             generator = torch.Generator().manual_seed(2**20 * self.config.seed + epoch)
@@ -71,7 +71,7 @@ class Answers:
         return self._epoch[1][place * self.config.batch : (place + 1) * self.config.batch].tolist()
 
     def tokens(self, step: int) -> int:
-        """How many were trained on before a step, without padding."""
+        """How many tokens were trained on before a step, without padding."""
         first, found = self._counted if self._counted[0] <= step else (0, 0)
         for number in range(first, step):
             found += int(self.sizes[self.rows(number)].sum())
@@ -90,12 +90,12 @@ class Answers:
         return [(*self.tensors(piece), count() / max(answers, 1.0)) for piece in self.pieces(own)]
 
     def pack(self, place: int) -> list[Example]:
-        """Its rows."""
+        """The rows of a pack."""
         rows = (self.examples[row] for row in self.packs[place])
         return [Example(row["input_ids"], row["labels"]) if isinstance(row, dict) else row for row in rows]
 
     def pieces(self, packs: list[list[Example]]) -> list[list[list[Example]]]:
-        """The packs that are computed at a time."""
+        """The packs in pieces that are computed one at a time."""
         size = self.config.device_batch
         return [packs[first : first + size] for first in range(0, len(packs), size)]
 
@@ -123,7 +123,7 @@ class Answers:
         return nn.functional.cross_entropy(logits, goals, reduction="sum") * scale, torch.zeros(0, device=device)
 
     def logits(self, model: nn.Module, ids: Tensor, at: Tensor, options: dict[str, Any]) -> Tensor:
-        """At these places, (places, words)."""
+        """The logits at these places, (places, vocabulary)."""
         found = model(input_ids=ids, use_cache=False, **options).logits
         return found[:, :-1].flatten(0, 1).index_select(0, at)
 

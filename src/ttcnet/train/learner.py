@@ -30,7 +30,7 @@ Batch = Sequence[Any]  # of tensors and numbers; those of a step that is capture
 
 
 class Task(Protocol):
-    """What is learned: data, loss, and what the log says of it."""
+    """What a learner learns: data, a loss, and what the log says of them."""
 
     steps: int
     counts: int  # numbers that `loss` counts
@@ -40,17 +40,17 @@ class Task(Protocol):
         """The learning rate of a step. Groups of parameters have a share of it."""
 
     def begin(self, step: int) -> Sequence[Batch]:
-        """Get ready for a step: this process's share of its batch, in pieces whose gradients are summed up."""
+        """Prepare a step. Returns this process's share of the batch, in pieces whose gradients are summed."""
 
     def loss(self, model: nn.Module, *batch: Any) -> tuple[Tensor, Tensor]:
-        """Of a piece: its part of the loss, scaled so that the mean over processes is that of the whole batch; and
-        what is counted for the log, (counts,)."""
+        """The loss of a piece, scaled so that the mean over processes is the loss of the whole batch; and what is
+        counted for the log, (counts,)."""
 
     def news(self, step: int, steps: int, loss: float, counted: list[float]) -> dict[str, float]:
         """For the log: of the last `steps` steps up to `step`, over all processes."""
 
     def describe(self, news: dict[str, float]) -> str:
-        """The same, for the progress bar."""
+        """The same numbers as text, for the progress bar."""
 
 
 class Learner:
@@ -109,7 +109,7 @@ class Learner:
         seed_all(seed)  # of dropout
 
     def _shard(self, bf16: bool) -> None:
-        """As `accelerate launch` was told: FSDP2."""
+        """Shard the model by FSDP2, if `accelerate launch` was told to."""
         from accelerate import Accelerator
 
         accelerator = Accelerator(mixed_precision="bf16" if bf16 else "no")
@@ -117,7 +117,7 @@ class Learner:
         self.model, self.optimizer = self.parallel, wrapped.optimizer
 
     def advance(self) -> None:
-        """One step."""
+        """Take one step."""
         rate, batches = self.task.rate(self.step), self.task.begin(self.step)
         if self._stream is None:
             for group in self.optimizer.param_groups:
@@ -156,7 +156,7 @@ class Learner:
 
     @contextmanager
     def _unsynchronized(self, more: bool) -> Iterator[None]:
-        """Where more pieces follow, DDP need not share the gradients of this one."""
+        """DDP shares gradients after the last piece alone."""
         if more and isinstance(self.parallel, DistributedDataParallel):
             with self.parallel.no_sync():
                 yield
@@ -170,7 +170,7 @@ class Learner:
         self._graph.replay()
 
     def _capture(self) -> None:
-        """Record a step. The steps that warm up for it are undone."""
+        """Record a step as a CUDA graph. The steps that warm up for it are undone."""
         before = {name: x.detach().clone() for name, x in self._changed().items()}
         sums, random = self.sums.clone(), random_states()
         for _ in range(3):
@@ -185,7 +185,7 @@ class Learner:
         restore_random(random)
 
     def _changed(self) -> dict[str, Tensor]:
-        """All that a step changes. All processes have to ask, and the first one gets an answer."""
+        """All tensors that a step changes. Every process must call this; the first one gets the result."""
         averages = zip(self._trained, self.average, strict=False)
         others = {f"average/{name}": x for name, x in averages} | {
             f"task/{name}": x for name, x in self.task.carried.items()
@@ -193,7 +193,7 @@ class Learner:
         return model_state(self.model, self.optimizer) | others
 
     def finish_step(self) -> None:
-        """Wait for the GPU."""
+        """Wait until the GPU has finished the step."""
         if self._stream is not None:
             self._stream.synchronize()
 

@@ -31,19 +31,19 @@ class Trainable(Protocol):
     steps: int  # that it takes in all
 
     def advance(self) -> None:
-        """One step."""
+        """Take one step."""
 
     def news(self) -> dict[str, float]:
-        """For the log: what happened since the last call. Numbers that are not finite may be an error."""
+        """What happened since the last call, for the log. A number that is not finite may be an error."""
 
     def describe(self, news: dict[str, float]) -> str:
-        """The same, for the progress bar."""
+        """The same numbers as text, for the progress bar."""
 
     def state(self) -> dict[str, Tensor]:
-        """For a checkpoint. All processes ask, and the first one needs the answer."""
+        """The tensors of a checkpoint. Every process must call this; the first one needs the result."""
 
     def restore(self, tensors: dict[str, Tensor], step: int, source: str) -> None:
-        """Put back what `state` gave after a step; `source` is where it was kept, for messages."""
+        """Put back what `state` returned after a step. `source` names the checkpoint in messages."""
 
 
 Report = Callable[[Run, Trainable, dict[str, float]], None]
@@ -57,7 +57,7 @@ def train(
     listen_every: int = 1,
     report: Report | None = None,
 ) -> bool:
-    """Take all steps that are left, after those of the last checkpoint. True at the end, False if time was up.
+    """Take all steps that are left after the last checkpoint. True at the end, False if time was up.
 
     Several runs are trained side by side, each from a thread of its own. SIGTERM, by which the schedulers of clusters
     tell that a job will be killed, saves what was learned and ends the process, in all processes of a job if any of
@@ -113,7 +113,7 @@ def train(
 
 @contextmanager
 def _progress(jobs: Sequence[Trainable], total: int) -> Iterator[Callable[..., None]]:
-    """A function that shows how far the slowest is, and a text."""
+    """Yields a function that shows a text, and how far the slowest job is."""
     with Bar(console=Console(stderr=True), disable=not is_first_process()) as progress:
         bar = progress.add_task("training", total=total)
 
@@ -143,7 +143,7 @@ def _advance(each: Trainable, until: int, heard: list[Any], show: Callable[[], N
 
 @contextmanager
 def on_sigterm(answer: Callable[..., None]) -> Iterator[None]:
-    """For the time of the block; in the main thread alone, since Python knows signals nowhere else."""
+    """Answer SIGTERM for the time of the block. This works in the main thread alone, as Python's signals do."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -156,7 +156,7 @@ def on_sigterm(answer: Callable[..., None]) -> Iterator[None]:
 
 @contextmanager
 def _listening() -> Iterator[list[Any]]:
-    """A list that is empty until SIGTERM comes."""
+    """Yields a list that stays empty until SIGTERM comes."""
     heard: list[Any] = []
 
     def hear(*_: Any) -> None:
@@ -169,7 +169,7 @@ def _listening() -> Iterator[list[Any]]:
 
 
 def stop_at_once(*_: Any) -> None:
-    """An answer to SIGTERM before there is anything to save."""
+    """Answer SIGTERM before there is anything to save."""
     _stop("Stopped by SIGTERM.")
 
 

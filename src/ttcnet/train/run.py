@@ -31,7 +31,7 @@ FORMAT = 2  # of checkpoints; before there were folders checkpoint-STEP, and fil
 
 
 class Checkpoint(NamedTuple):
-    """What was saved after a step, and where."""
+    """What was saved after a step, and in which file."""
 
     path: Path
     step: int
@@ -39,7 +39,7 @@ class Checkpoint(NamedTuple):
 
 
 class Run:
-    """The folder of a run, from `with` to the end of its block. Other commands are kept out of it.
+    """The folder of a run. It is locked for the time of a `with` block.
 
     Args:
         folder: is made if need be.
@@ -88,12 +88,12 @@ class Run:
 
     @property
     def is_done(self) -> bool:
-        """Whether all its results are there."""
+        """Whether all results are there."""
         return all((self.folder / name).exists() for name in self.results)
 
     @property
     def begun(self) -> bool:
-        """Whether something was learned there."""
+        """Whether the folder holds a checkpoint or a result."""
         return bool(self.checkpoints()) or any((self.folder / name).exists() for name in self.results)
 
     def _refuse_older(self) -> None:
@@ -104,7 +104,7 @@ class Run:
             fail("out", "must hold no checkpoint of an older version", older[0], remedy, code="damaged")
 
     def check_settings(self) -> dict[str, Any]:
-        """Fail if a run was begun there with other settings. Those that have grown, as they were."""
+        """Fail if the run was begun with other settings. Returns those that have grown, with their earlier values."""
         then, grown = self._settings_before(), dict[str, Any]()
         if then is None:
             return grown
@@ -125,7 +125,7 @@ class Run:
         return grown
 
     def _settings_before(self) -> dict[str, Any] | None:
-        """Those of the run that was begun there, if any."""
+        """The settings of the run that was begun in the folder, if any."""
         if self.begun and (found := settings_of(self.folder)):
             return found
         if last := self.last_checkpoint():
@@ -133,7 +133,7 @@ class Run:
         return None
 
     def _settle(self) -> None:
-        """Check the settings, and write them down if they are new."""
+        """Check the settings, and write them if they are new."""
         grown = self.check_settings()
         for name, before in grown.items():
             tell(
@@ -150,11 +150,11 @@ class Run:
         write_json(self.folder / SETTINGS, self.settings | {PROVENANCE: self.provenance() | others})
 
     def provenance(self) -> dict[str, Any]:
-        """Command, commit, versions and machine, of this process."""
+        """Command, commit, versions and machine of this process."""
         return provenance(*self._packages, program=self._program)
 
     def note(self, **facts: Any) -> None:
-        """Add to the provenance of the run."""
+        """Add facts to the provenance of the run."""
         if is_first_process():
             write_json(self.folder / SETTINGS, self.settings | {PROVENANCE: self._noted() | facts})
 
@@ -165,7 +165,7 @@ class Run:
         return found
 
     def checkpoints(self) -> list[Path]:
-        """The last one last."""
+        """The files of all checkpoints, the last one last."""
         found = {}
         for path in self.folder.glob("checkpoint-*.safetensors"):
             if (step := whole_number(path.stem.removeprefix("checkpoint-"))) is not None:
@@ -173,7 +173,7 @@ class Run:
         return [found[step] for step in sorted(found)]
 
     def save(self, step: int, tensors: dict[str, Tensor]) -> None:
-        """A checkpoint. All processes have to call this; the first one has the tensors, and writes."""
+        """Save a checkpoint. Every process must call this; the first one has the tensors, and writes."""
         if is_first_process():
             facts = {"format": FORMAT, "step": step, "settings": self.settings}
             tensor_file.save(self.folder / f"checkpoint-{step}.safetensors", tensors, facts)
@@ -182,7 +182,7 @@ class Run:
         wait_for_all()
 
     def last_checkpoint(self) -> Checkpoint | None:
-        """The last one that is whole, and None if there are none at all. Those that are damaged are named."""
+        """The last checkpoint that is whole; None if there is no checkpoint at all. Damaged ones are reported."""
         damage: Exception | None = None
         for path in reversed(self.checkpoints()):
             try:
@@ -194,7 +194,7 @@ class Run:
                 return Checkpoint(path, facts["step"], tensors)
             except (OSError, ValueError) as error:
                 damage = error
-                tell(f"{path} is damaged, and passed over. {error}")
+                tell(f"{path} is damaged, and skipped. {error}")
         if damage is not None:
             remedy = "Put a whole one there, or delete all to start again from the beginning."
             fail(str(self.folder), "must have a checkpoint that is whole", damage, remedy, code="damaged")
@@ -206,7 +206,8 @@ class Run:
             path.unlink()
 
     def cut_log(self, step: int) -> None:
-        """Drop what a killed run wrote after its last checkpoint, at `step`, and a line that it left half-written."""
+        """Remove the lines that a killed run wrote after its last checkpoint, at `step`, and a line that it left
+        half-written."""
         log = self.folder / LOG
         if not log.exists() or not is_first_process():
             return
@@ -223,15 +224,15 @@ class Run:
         write_bytes(log, b"".join(kept))
 
     def log(self, values: Mapping[str, Any]) -> None:
-        """A line, from the first process alone."""
+        """Append a line to the log. The first process does so alone."""
         if is_first_process():
             with (self.folder / LOG).open("a") as file:
                 file.write(json.dumps(dict(values)) + "\n")
 
     @contextmanager
     def result(self, name: str) -> Iterator[Path]:
-        """A new folder, which gets its name at the end of the block: it is there whole or not at all. All processes
-        may open it, and the first one fills it."""
+        """A new folder, which gets its name at the end of the block. So a result is there whole or not at all. Every
+        process may open it, and the first one fills it."""
         path = self.folder / name
         new = temporary(path)
         try:
@@ -244,7 +245,7 @@ class Run:
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
-    """The settings of the run in a folder; none if it names none."""
+    """The settings of the run in a folder; empty if there are none."""
     for name in (SETTINGS, OLDER_SETTINGS):
         if (folder / name).exists():
             found = read_json(folder / name, REMEDY)

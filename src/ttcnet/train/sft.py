@@ -83,7 +83,7 @@ def _fine_tune(config: FineTuning, run: Run, device: str, model: Any, tokenizer:
 
 
 def learner(model: Any, examples: Any, config: FineTuning, device: str) -> Learner:
-    """A model with its inserted layers, which learns."""
+    """A learner for a model with its inserted layers."""
     if config.check_pointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     task = Answers(model.train(), examples, config)
@@ -92,8 +92,8 @@ def learner(model: Any, examples: Any, config: FineTuning, device: str) -> Learn
 
 
 def _settings(config: FineTuning) -> dict[str, Any]:
-    """For the folder, which may be moved: all but its name. Of steps and epochs those that count, and the context of
-    inserted layers by its name."""
+    """Settings for the folder of the run. They leave out its name, because it may be moved. Of steps and epochs they
+    name the one that counts."""
     found = config.to_dict()
     del found["out"]
     if config.steps is not None:
@@ -105,7 +105,8 @@ def _settings(config: FineTuning) -> dict[str, Any]:
 
 @contextmanager
 def _tracked(config: FineTuning, run: Run) -> Iterator[loop.Report | None]:
-    """Lines of the log for TensorBoard, Weights & Biases and the like, as accelerate knows them."""
+    """Yields a function that sends lines of the log to TensorBoard, Weights & Biases and the like, through
+    accelerate."""
     if config.report_to == "none":
         yield None
         return
@@ -116,7 +117,7 @@ def _tracked(config: FineTuning, run: Run) -> Iterator[loop.Report | None]:
 
 
 def _check(config: FineTuning) -> None:
-    """What can be known before anything is loaded."""
+    """Check what is known before anything is loaded."""
     inserted = TTCAdapterConfig.from_dict(config.adapter) if config.adapter is not None else None
     if config.packing and inserted is not None and inserted.remembers:
         remedy = "Pass packing=false."
@@ -133,8 +134,8 @@ def _check(config: FineTuning) -> None:
 
 @contextmanager
 def _whole() -> Iterator[None]:
-    """While a model is loaded: by every process in full, whatever accelerate asks for. The inserted layers are made
-    from it before FSDP hands out the first process's weights."""
+    """Every process loads the model in full, whatever accelerate asks for. Layers are inserted before FSDP distributes
+    the weights of the first process."""
     name = "FSDP_CPU_RAM_EFFICIENT_LOADING"
     before = os.environ.pop(name, None)
     try:
@@ -164,13 +165,13 @@ def _insert(model: Any, config: FineTuning) -> Any:
 
 
 def _compiling(config: FineTuning) -> AbstractContextManager[None]:
-    """Layers are compiled anew for some horizons and lengths, which torch would give up after 8 times."""
+    """torch.compile gives up a layer after 8 compilations. Horizons and lengths can need more, so the limit rises."""
     return compiling_up_to(parse(config.horizon).max + 16) if config.compiled else nullcontext()
 
 
 def save_result(model: Any, tokenizer: Any, config: FineTuning, run: Run) -> None:
-    """model/ where the base was trained; adapter/ with what was inserted, and what PEFT added, where it was not. All
-    processes have to call this, and the first one writes."""
+    """Write model/ if the base was trained, and otherwise adapter/ with the inserted layers and what PEFT added. Every
+    process must call this; the first one writes."""
     first = is_first_process()
     with run.result(RESULTS[config.train]) as new:
         if config.train != "all" and config.adapter is not None:

@@ -62,7 +62,8 @@ class Sudoku:
         return [(puzzles[own], labels[own], share)]
 
     def loss(self, model: nn.Module, puzzles: Tensor, labels: Tensor, share: Tensor | None = None) -> Any:
-        """The mean over masked cells; by a `share` of those of all processes the mean over processes is that too."""
+        """The mean loss of masked cells. `share` scales it, so that the mean over processes is the mean over all their
+        masked cells."""
         if self.carried:
             output, labels = self._continue(model, puzzles, labels)
         else:
@@ -73,7 +74,7 @@ class Sudoku:
         return output.loss if share is None else output.loss * share, counted
 
     def _continue(self, model: nn.Module, puzzles: Tensor, labels: Tensor) -> tuple[Any, Tensor]:
-        """New boards in place of the oldest ones; all others continue from the states of the last step."""
+        """Replace the oldest boards by new ones. All others continue from the states of the last step."""
         fresh = torch.zeros_like(self.carried["states"][: self.new])
         now = {"puzzles": puzzles, "labels": labels, "states": fresh}
         now = {name: torch.cat([x, self.carried[name][: -self.new]]) for name, x in now.items()}
@@ -92,7 +93,8 @@ class Sudoku:
 
 
 def learner(config: TrainConfig, boards: Boards, device: torch.device | str = "cpu") -> Learner:
-    """A new model that learns. On a GPU its blocks are compiled, and its steps are captured if there is one process."""
+    """A new model that learns. On a GPU its blocks are compiled; with one process its steps are captured as a CUDA
+    graph."""
     task, place = Sudoku(config, boards, device), torch.device(device)
     torch.manual_seed(config.seed)
     model = TTCNetForCellClassification(config.model()).train()
@@ -115,7 +117,7 @@ def learner(config: TrainConfig, boards: Boards, device: torch.device | str = "c
 
 
 def run_of(config: TrainConfig, boards: Boards, out: Path, **options: Any) -> Run:
-    """Its folder. The settings name the boards, too, by a number: others are refused."""
+    """The run of a configuration. A digest of the boards is one of its settings, so that other boards are refused."""
     named = digest({"puzzles": torch.from_numpy(boards.puzzles), "solutions": torch.from_numpy(boards.solutions)})
     return Run(out, asdict(config) | {"boards": named}, **({"results": [MODEL]} | options))
 
@@ -146,7 +148,7 @@ def train(
 
 
 def trained_model(trained: Learner) -> TTCNetForCellClassification:
-    """The model with the averaged weights, in evaluation mode; a copy."""
+    """A copy of the model with the averaged weights, in evaluation mode."""
     trained.finish_step()
     model = TTCNetForCellClassification(trained.task.config.model())  # type: ignore[attr-defined]
     nn.Module.to(model, trained.device)

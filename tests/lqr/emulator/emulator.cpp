@@ -23,6 +23,7 @@
 #define rsqrtf(x) (1.0f / std::sqrt(x))
 static double __dadd_rn(double x, double y) { return x + y; }
 static double __dmul_rn(double x, double y) { return x * y; }
+static float __fmul_rn(float x, float y) { return x * y; }
 using std::exp;
 using std::fma;
 using std::max;

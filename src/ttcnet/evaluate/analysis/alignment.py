@@ -60,7 +60,7 @@ def path_mean(scores: Tensor) -> Tensor:
 
 
 def similarity(plans: Tensor, states: Tensor) -> Tensor:
-    """Of plans (..., T, size) with tokens (L, size): (...)."""
+    """The similarity of plans (..., T, size) with tokens (L, size): (...)."""
     return path_mean(F.normalize(plans, dim=-1) @ F.normalize(states, dim=-1).mT)
 
 
@@ -167,7 +167,7 @@ def place(module: str) -> str:
 
 
 def table(found: dict[str, Any]) -> list[str]:
-    """Lines for people."""
+    """The table as lines of text."""
 
     def cells(entry: dict[str, Any]) -> str:
         shown = [entry["plan"][name] for name in ("same", "random", "difference")] + [entry["start"]["difference"]]

@@ -73,7 +73,7 @@ def likelihoods(
 def log_likelihoods(
     model: Any, examples: Sequence[Example], *, tokens: int = TOKENS, watch: Callable[[int], None] = lambda _: None
 ) -> Tensor:
-    """Of each example the sum over the tokens of its answers, (examples,) in float64 on the CPU."""
+    """For each example, the sum over the tokens of its answers, (examples,) in float64 on the CPU."""
     device = next(model.parameters()).device
     sums = torch.empty(len(examples), dtype=torch.float64)
     for places in batches([len(example.input_ids) for example in examples], tokens):
@@ -95,12 +95,12 @@ def log_likelihoods(
 
 
 def answer_tokens(examples: Sequence[Example]) -> list[int]:
-    """Of each example the number of tokens that count."""
+    """For each example, the number of tokens that count."""
     return [sum(label != IGNORED for label in example.labels[1:]) for example in examples]
 
 
 def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """The places of sequences, the longest first, in batches of at most `tokens` tokens with padding."""
+    """The places of sequences in batches of at most `tokens` tokens with padding, the longest first."""
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     while order:
         size = max(1, tokens // lengths[order[0]])

@@ -19,7 +19,7 @@ TOGETHER = 256  # rows in one pass of the model
 
 
 class Labelled(NamedTuple):
-    """Tokens (rows, length), and what each is to be told as: 0, 1, ..., or -100 where it does not count."""
+    """Tokens (rows, length), and a label for each: 0, 1, ..., or -100 where it does not count."""
 
     tokens: Tensor
     labels: Tensor
@@ -43,7 +43,7 @@ def probe(
     steps: tuple[int, ...] = STEPS,
     iterations: int = 300,
 ) -> Iterator[Probe]:
-    """Fit a probe for every TTC layer, every loop and every planning step on `train`, and judge it on `test`; one after
+    """Fit a probe for every TTC layer, every loop and every planning step on `train`, and test it on `test`; one after
     the other, as they are asked for."""
     layers = [*ttc_layers(model).values()]
     if not layers:
@@ -94,7 +94,7 @@ def planned_states(model: nn.Module, data: Labelled, steps: tuple[int, ...]) -> 
 
 
 def _accuracy(learnt: tuple[Tensor, Tensor], held_out: tuple[Tensor, Tensor], iterations: int) -> float:
-    """Of softmax regression on standardised features, fitted by L-BFGS with a little ridge."""
+    """The accuracy of softmax regression on standardised features, fitted by L-BFGS with a little ridge."""
     features, labels = learnt
     mean, std = features.mean(0), features.std(0).clamp_min(1e-6)
     inputs = (features - mean) / std

@@ -59,7 +59,7 @@ Watch = Callable[[float], None]  # is told how many answers the current group am
 
 
 def unwatched(_: float) -> None:
-    """For engines that nobody watches."""
+    """The default: nothing is shown."""
 
 
 class Engine(Protocol):
@@ -75,7 +75,7 @@ class Engine(Protocol):
         """Fail if the questions do not fit."""
 
     def facts(self) -> dict[str, str]:
-        """What answers: for settings.json."""
+        """What identifies the model, for settings.json."""
 
 
 def check_likelihood(mean: float | None, tokens: int | None, where: str) -> None:

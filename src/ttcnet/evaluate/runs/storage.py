@@ -79,7 +79,7 @@ class RunFolder:
 
 def generations(folder: Path) -> list[dict[str, Any]]:
     """All lines of all processes, in order of horizon, problem and sample. Of several for the same one the last that
-    did not fail counts. A line that is being written is passed over."""
+    did not fail counts. A line that is being written is skipped."""
     found: dict[Key, dict[str, Any]] = {}
     for path in sorted(folder.glob("generations.*.jsonl")):
         whole, _, _ = path.read_bytes().rpartition(b"\n")

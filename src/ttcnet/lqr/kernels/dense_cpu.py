@@ -19,11 +19,12 @@ from torch import Tensor
 
 from .fused_cpu import PIECE, in_pieces, why_not
 
-__all__ = ["LARGEST", "Given", "backward", "forward", "read", "why_not"]
+__all__ = ["LARGEST", "Given", "backward", "forward", "obstacle", "read"]
 
 FIELDS = ("A", "B", "Q", "R", "h0", "r", "q", "c", "N", "Qf")
 LARGEST = 64  # states or actions
 CACHE = 1 << 18  # bytes that a matrix of all problems of a block may take
+NUMPY: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
 KEPT = 1 << 30  # bytes that the forward pass may keep for the backward pass, which works the rest out again
 
 
@@ -39,9 +40,16 @@ class Given(NamedTuple):
     n: int
     m: int
 
-    def of(self, index: Any) -> Given:
+    def of(self, index: Tensor | None) -> Given:
         """Some of the problems alone; None for all."""
-        return self if index is None else self._replace(which=self.which[:, index].copy(), problems=len(index))
+        if index is None:
+            return self
+        return self._replace(which=self.which[:, index.numpy()].copy(), problems=len(index))
+
+
+def obstacle(n: int, m: int, dtype: torch.dtype, device: torch.device) -> str | None:
+    """Why the compiled passes cannot run here, or None if they can."""
+    return why_not()
 
 
 def read(fields: dict[str, Tensor], batch: torch.Size, horizon: int) -> Given:
@@ -102,36 +110,39 @@ def pieces(given: Given, width: int) -> list[int]:
     return [min(k * size * width, given.problems) for k in range(-(-blocks // size) + 1)]
 
 
-def forward(given: Given, work: Any, keep: bool, gains: bool) -> tuple[dict[str, Any], Any, Any]:
+def forward(given: Given, work: torch.dtype, keep: bool, gains: bool) -> tuple[dict[str, Tensor], Any, Tensor]:
     """The solution (u, h, costate, cost, and K, k, P, p if `gains`), what is kept for `backward`, and the largest d of
     every problem. `work` is the dtype to compute in."""
     N, T, n, m = given.problems, given.horizon, given.n, given.m
-    dtype = given.arrays["B"].dtype
-    width, shape = _work(given, work)
-    keep = keep and int(np.prod(shape)) * np.dtype(work).itemsize <= KEPT
-    kept = np.empty(shape if keep else (0, 1, 1, width), work)
+    dtype, kind = given.arrays["B"].dtype, NUMPY[work]
+    width, shape = _work(given, kind)
+    keep = keep and int(np.prod(shape)) * np.dtype(kind).itemsize <= KEPT
+    kept = np.empty(shape if keep else (0, 1, 1, width), kind)
     sizes = {"u": (N, T, m), "h": (N, T + 1, n), "costate": (N, T + 1, n), "cost": (N,)}
     more = {"K": (N, T, m, n), "k": (N, T, m), "P": (N, T + 1, n, n), "p": (N, T + 1, n)}
     out = {name: np.empty(size, dtype) for name, size in sizes.items()}
     out |= {name: np.empty(size if gains else (0,) * len(size), dtype) for name, size in more.items()}
-    lost = np.empty(N, work)
-    run, fields = _compiled("forward", dtype, work), tuple(given.arrays.values())
+    lost = np.empty(N, kind)
+    run, fields = _compiled("forward", dtype, kind), tuple(given.arrays.values())
     results = tuple(out.values())
     _spread(
         given, width, lambda first, last, piece: run(
             first, last, piece, width, T, gains, given.which, *fields, kept, *results, lost)
     )  # fmt: skip
-    return out, kept, lost
+    found = {name: torch.from_numpy(x) for name, x in out.items() if gains or name in sizes}
+    return found, kept if keep else None, torch.from_numpy(lost)
 
 
 def backward(
-    given: Given, work: Any, kept: Any, solution: Sequence[Any], grads: Sequence[Any], wanted: tuple[str, ...]
-) -> dict[str, Any]:
+    given: Given, work: torch.dtype, kept: Any, solution: Sequence[Tensor], grads: Sequence[Tensor | None],
+    wanted: tuple[str, ...],
+) -> dict[str, Tensor]:  # fmt: skip
     """The gradients of the `wanted` fields: for every problem, or summed where all problems share the field. `grads`
     are those of u, h, costate and cost; None stands for zero."""
     N, T = given.problems, given.horizon
-    dtype = given.arrays["B"].dtype
-    width, _ = _work(given, work)
+    dtype, kind = given.arrays["B"].dtype, NUMPY[work]
+    kept = np.empty((0, 1, 1, 1), kind) if kept is None else kept
+    width, _ = _work(given, kind)
     parts = len(pieces(given, width)) - 1
     stores, sums = {}, {}
     for name in FIELDS:
@@ -139,17 +150,19 @@ def backward(
         matrix = x.shape[2:] if x.ndim == 4 else (*x.shape[2:], 1)
         shared, steps = given.forms[name] if name in wanted else (False, 0)
         stores[name] = np.zeros((N, steps, *matrix) if steps and not shared else (0, 1, 1, 1), dtype)
-        sums[name] = np.zeros((parts, steps, *matrix) if shared else (0, 1, 1, 1), work)
+        sums[name] = np.zeros((parts, steps, *matrix) if shared else (0, 1, 1, 1), kind)
     none = (np.zeros((0, 1, 1), dtype), np.zeros((0, 1, 1), dtype), np.zeros((0, 1, 1), dtype), np.zeros(0, dtype))
-    given_grads = tuple(other if x is None else x for x, other in zip(grads, none, strict=True))
+    given_grads = tuple(other if x is None else x.numpy() for x, other in zip(grads, none, strict=True))
+    points = tuple(x.numpy() for x in solution)
     matrices = tuple(given.arrays[name] for name in ("A", "B", "Q", "R", "N", "Qf"))
-    run, rows, lost = _compiled("backward", dtype, work), np.arange(N), np.empty(0, work)
+    run, rows, lost = _compiled("backward", dtype, kind), np.arange(N), np.empty(0, kind)
     outputs = (*stores.values(), *sums.values())
     _spread(
         given, width, lambda first, last, piece: run(
-            first, last, piece, width, T, given.which, rows, *matrices, kept, *solution, *given_grads, *outputs, lost)
+            first, last, piece, width, T, given.which, rows, *matrices, kept, *points, *given_grads, *outputs, lost)
     )  # fmt: skip
-    return {name: sums[name].sum(0, keepdims=True) if sums[name].shape[0] else stores[name] for name in wanted}
+    found = {name: sums[name].sum(0, keepdims=True) if sums[name].shape[0] else stores[name] for name in wanted}
+    return {name: torch.from_numpy(x) for name, x in found.items()}
 
 
 @cache

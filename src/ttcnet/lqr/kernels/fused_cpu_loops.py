@@ -22,7 +22,7 @@ _compile = jit(nogil=True, fastmath={"contract", "nsz"}, error_model="numpy")
 
 @_compile
 def _fade(rate: Array, t: int, out: Array) -> None:
-    """exp(-t rate), with zero for what is too small for normal numbers (see arithmetic.fade)."""
+    """exp(-t rate), with zero for what is too small for normal numbers (see arithmetic.decayed)."""
     smallest = 16.0 * math.sqrt(np.finfo(rate.dtype).tiny)
     width = rate.shape[1]
     for i in range(len(rate)):

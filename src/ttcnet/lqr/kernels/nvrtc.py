@@ -25,6 +25,7 @@ from .launch import Launch
 FOLDER = Path(__file__).parent
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: does not wait for the default stream, nor it for this one
+_MOST_SHARED_BYTES = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 _ALLOW_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -72,6 +73,17 @@ def _start(launch: Launch, index: int, arguments: list[int | Tensor | None]) -> 
         status = _driver().cuLaunchKernel(*launching)
     if status:
         raise RuntimeError(f"{launch.kernel} could not be started: {_driver_error(status)}")
+
+
+@cache
+def most_shared_bytes(index: int) -> int:
+    """That a block can have on this device."""
+    device, found = ctypes.c_int(), ctypes.c_int()
+    _demand(_driver().cuDeviceGet(ctypes.byref(device), index), "find the device")
+    _demand(
+        _driver().cuDeviceGetAttribute(ctypes.byref(found), _MOST_SHARED_BYTES, device), "ask for its shared memory"
+    )
+    return found.value
 
 
 def new_stream(index: int) -> int:

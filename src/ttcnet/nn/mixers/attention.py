@@ -41,7 +41,7 @@ class KeysAndValues(State):
 
 @dataclass
 class Elsewhere(State):
-    """In place of a state: somebody else keeps keys and values, and computes the attention.
+    """In place of a state: the keys and values are kept elsewhere, and the attention is computed there.
 
     Args:
         position: of these tokens in their sequences, (batch or 1, length).

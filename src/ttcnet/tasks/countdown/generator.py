@@ -68,7 +68,7 @@ class Puzzle:
 
 
 def make(count: int, difficulty: Difficulty | None = None, *, seed: int = 0, split: str = "train") -> list[Puzzle]:
-    """`count` puzzles, no two alike. The same seed gives the same puzzles, and more of them go on where fewer end.
+    """`count` puzzles, no two alike. The same seed gives the same puzzles, and more of them continue where fewer end.
 
     Examples:
         >>> [(puzzle.numbers, puzzle.target, puzzle.expression) for puzzle in make(1, seed=3)]

@@ -58,7 +58,7 @@ def grade(row: Mapping[str, Any], text: str) -> Verdict:
 
 
 def is_puzzle(row: Mapping[str, Any]) -> bool:
-    """Whether a row has numbers and a target to judge by."""
+    """Whether a row has numbers and a target to grade by."""
     numbers, target = row.get("numbers"), row.get("target")
     whole = isinstance(numbers, list | tuple) and all(type(value) is int for value in numbers)
     return whole and type(target) is int

@@ -13,7 +13,7 @@ PROBLEM = (
 
 
 def row(puzzle: Puzzle) -> dict[str, Any]:
-    """Problem, solution and answer, as `ttcnet sft` reads them; numbers and target, by which `grade` judges.
+    """Problem, solution and answer, as `ttcnet sft` reads them; numbers and target, by which `grade` grades.
 
     Examples:
         >>> from .generator import make

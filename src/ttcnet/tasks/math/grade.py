@@ -70,13 +70,13 @@ class Graders:
             process.close()
 
     def submit(self, gold: str, text: str) -> Future[Verdict]:
-        return self._threads.submit(self._judge, gold, text)
+        return self._threads.submit(self._grade, gold, text)
 
     def verdicts(self, pairs: Iterable[tuple[str, str]]) -> list[Verdict]:
         """Of pairs (gold, text), in their order."""
         return [waiting.result() for waiting in [self.submit(gold, text) for gold, text in pairs]]
 
-    def _judge(self, gold: str, text: str) -> Verdict:
+    def _grade(self, gold: str, text: str) -> Verdict:
         if not hasattr(self._own, "process"):
             self._own.process = _Process()
             self._started.append(self._own.process)
@@ -84,7 +84,7 @@ class Graders:
 
 
 class _Process:
-    """`judge` in a process, which is started again after it had to be ended."""
+    """`compare` in a process, which is started again after it had to be ended."""
 
     def __init__(self) -> None:
         self._running: subprocess.Popen[str] | None = None
@@ -104,7 +104,7 @@ class _Process:
         if self._running is None:
             here = os.pathsep.join(filter(None, sys.path))
             self._running = subprocess.Popen(
-                [sys.executable, "-m", "ttcnet.tasks.math.judge"],
+                [sys.executable, "-m", "ttcnet.tasks.math.compare"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", env=os.environ | {"PYTHONPATH": here},
             )  # fmt: skip
             try:

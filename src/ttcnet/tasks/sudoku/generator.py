@@ -41,7 +41,7 @@ def generate(
     The number of givens of each is drawn evenly from a range, both ends included, 25 to 34 if not given. Or else all
     have a rating in a range of `guesses` (see `rate`), (10, None) for ten or more: then no given can be taken away, and
     puzzles of one FAMILY, so many in a row, mostly share a solution. The same seed gives the same puzzles, and more of
-    them go on where fewer end. `report` is told now and then how many there are.
+    them continue where fewer end. `report` is told now and then how many there are.
 
     Examples:
         >>> boards = generate(3, givens=30, seed=1)

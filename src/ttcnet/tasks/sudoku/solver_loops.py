@@ -35,7 +35,7 @@ def random_below(state: Array, below: Integer) -> Integer:
 
 @kernel
 def spread(board: Array, cell: int, queue: Array) -> bool:
-    """Take a filled cell's digit from its peers, and go on with peers that this fills. False if one is left empty."""
+    """Take a filled cell's digit from its peers, and continue with peers that this fills. False if one is empty."""
     if SIZES[board[cell]] != 1:
         return board[cell] != 0
     queue[0] = cell

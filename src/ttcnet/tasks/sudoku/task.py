@@ -1,4 +1,4 @@
-"""Sudoku as a task for language models: a board in text, 81 digits back. (`ttcnet sudoku eval` judges models that
+"""Sudoku as a task for language models: a board in text, 81 digits back. (`ttcnet sudoku eval` is for models that
 classify cells.)"""
 
 from __future__ import annotations

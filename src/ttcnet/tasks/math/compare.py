@@ -25,7 +25,7 @@ PERCENT = re.compile(r"^(-?\d+\.\d+)\s*\\?%$", re.ASCII)
 MEMORY = 4 << 30
 
 
-def judge(gold: str, text: str) -> tuple[bool, str | None]:
+def compare(gold: str, text: str) -> tuple[bool, str | None]:
     """Whether the text gives the gold answer, and the answer that was read from it; None if none could be."""
     place = stated(text)
     if not place.strip():
@@ -85,7 +85,7 @@ def main() -> None:
         task = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, task["seconds"])
         try:
-            right, answer = judge(task["gold"], task["text"])
+            right, answer = compare(task["gold"], task["text"])
         except Exception as error:
             _say({"right": False, "answer": None, "note": f"{type(error).__name__}: {error}"})
         else:

@@ -174,26 +174,41 @@ def test_what_goes_wrong_in_a_piece_is_told():
 
 
 WAIT = """
-import sys, torch
+import signal, sys, torch
 from ttcnet.nn import TTCLayer
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what is started in the background ignores it
 torch.set_num_threads(1)
-layer = TTCLayer(64, heads=16, backend=sys.argv[1])
+backend, context, tokens, way = sys.argv[1:]
+layer = TTCLayer(64, heads=16, backend=backend, context=context)
 layer(torch.randn(2, 64), 2).sum().backward()  # compiled, if it has to be
+y = layer(torch.randn(int(tokens), 64), 8).sum() if way == "backward" else None
 print("ready", flush=True)
-layer(torch.randn(512, 64), 65_536)
+y.backward() if way == "backward" else layer(torch.randn(int(tokens), 64), 65_536)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT to send to another process")
-@pytest.mark.parametrize("backend", ["fused", "reference"])
-def test_an_interrupt_is_answered_within_a_second(backend):
-    run = subprocess.Popen([sys.executable, "-c", WAIT, backend], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert run.stdout.readline() == b"ready\n"
-    time.sleep(2)
-    start = time.perf_counter()
-    run.send_signal(signal.SIGINT)
-    _, error = run.communicate(timeout=60)
+@pytest.mark.parametrize(
+    ("backend", "context", "tokens", "way"),
+    [
+        ("fused", "token", 512, "forward"),
+        ("reference", "token", 512, "forward"),
+        ("auto", "system", 8192, "forward"),
+        ("auto", "system", 2048, "backward"),  # 4 GB of memory
+    ],
+)
+def test_an_interrupt_is_answered_within_a_second(backend, context, tokens, way):
+    call = [sys.executable, "-c", WAIT, backend, context, str(tokens), way]
+    with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        try:
+            assert run.stdout.readline() == b"ready\n"
+            time.sleep(2)
+            start = time.perf_counter()
+            run.send_signal(signal.SIGINT)
+            _, error = run.communicate(timeout=60)
+        finally:
+            run.kill()
     assert b"KeyboardInterrupt" in error
     assert run.returncode != 0
     assert time.perf_counter() - start < 5, "with the end of Python itself"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.raising import raises
+from tests.raising import raises, told
 from ttcnet import locking
 from ttcnet.cli import app
 from ttcnet.locking import owned
@@ -132,5 +132,5 @@ def test_every_command_that_has_a_folder(name, tmp_path, monkeypatch):
     with owned(Path(folder)):
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 1, done.output
-        assert f"out must be a folder that no other command is at work in; got {folder}, which process" in done.output
+        assert told(done.output, "in-use", "out", f"{folder}, which process")
         assert [path.name for path in Path(folder).iterdir()] == [".lock"]

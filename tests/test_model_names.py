@@ -7,7 +7,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from tests.raising import raises
+from tests.raising import raises, told
 from ttcnet.cli import app
 from ttcnet.model_names import ADAPTER, PEFT, check_model, is_path, loading
 from ttcnet.reading import is_file
@@ -101,7 +101,7 @@ def test_a_model_without_its_tokenizer(command, words, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     done = CliRunner().invoke(app, [*words(command), "--model", str(tmp_path)])
     assert done.exit_code == 1
-    assert f"got '{tmp_path}', which has no tokenizer. Save" in done.output
+    assert told(done.output, "not-found", "model", f"'{tmp_path}', which has no tokenizer")
 
 
 def test_folders_that_hold_something_else(tmp_path):

@@ -62,7 +62,7 @@ class Workshop:
         typer.echo(f"{task}: {self.task.train.report}")
         own = self.base.generation_config.eos_token_id
         self.ends = sorted({self.tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None})
-        if not set(self.ends) & set(self.task.train.kept[0].labels):
+        if not set(self.ends) & set(self.task.train.rows[0].labels):
             remedy = "Correct eos_token in tokenizer_config.json, or eos_token_id in generation_config.json."
             fail("base", "must end its answers with its end-of-text token", self.ends, remedy, "chat-template")
 
@@ -96,7 +96,7 @@ class Workshop:
         self._answer(model, run, folder)
         clock.append(time.monotonic())
         seconds = {what: end - begin for what, begin, end in zip(STAGES, clock, clock[1:], strict=False)}
-        sizes = {"parameters": size, "inserted": inserted, "tokens": tokens, "rows": len(self.task.train.kept)}
+        sizes = {"parameters": size, "inserted": inserted, "tokens": tokens, "rows": len(self.task.train.rows)}
         write_json(
             folder / "measured.json",
             {"run": name} | sizes | {"seconds": seconds, "likelihood": found} | opened.provenance(),
@@ -106,7 +106,7 @@ class Workshop:
         typer.echo(f"{name:16} log-likelihood a token {values}; {' + '.join(f'{s:.0f}' for s in seconds.values())} s")
 
     def _train(self, model: Any, config: FineTuning, opened: TrainingRun) -> int:
-        trained = learner(model, self.task.train.kept, config, self.most)
+        trained = learner(model, self.task.train.rows, config, self.most)
         with fast(model, config.compiled):
             train((opened, trained), every=config.log_every, save_every=config.save_every)
         return trained.task.tokens(trained.steps)  # type: ignore[attr-defined]

@@ -56,7 +56,7 @@ def load(task: str, data: Path | None, tokenizer: Any) -> Task:
         found = {split: [countdown.row(puzzle) for puzzle in puzzles] for split, puzzles in made.items()}
         train, test = (prepare(_named(split, found[split]), tokenizer) for split in ("train", "test"))
         source = f"{PUZZLES['train']} puzzles, {DIFFICULTY}"
-        return Task(task, source, train, [_benchmark("countdown", found["test"], tokenizer, test.kept)])
+        return Task(task, source, train, [_benchmark("countdown", found["test"], tokenizer, test.rows)])
     assert data is not None
     files = {name: list(rows(str(data / f"{name}.jsonl"))) for name in ("gsm8k-train", "math-train-7500")}
     mathematics = files["math-train-7500"]
@@ -64,9 +64,9 @@ def load(task: str, data: Path | None, tokenizer: Any) -> Task:
     held_out, kept = mathematics[:HELD_OUT], mathematics[HELD_OUT:]
     gsm8k, math500 = (list(rows(str(data / f"{name}.jsonl"))) for name in ("gsm8k-test", "math500"))
     benchmarks = [
-        _benchmark("gsm8k", [row.content for row in gsm8k], tokenizer, prepare(gsm8k, tokenizer).kept),
+        _benchmark("gsm8k", [row.content for row in gsm8k], tokenizer, prepare(gsm8k, tokenizer).rows),
         _benchmark("math500", [row.content for row in math500], tokenizer),
-        Benchmark("math-held-out", solutions=prepare(held_out, tokenizer).kept),
+        Benchmark("math-held-out", solutions=prepare(held_out, tokenizer).rows),
     ]
     source = f"gsm8k-train, math-train-7500 less {HELD_OUT}"
     return Task(task, source, prepare([*files["gsm8k-train"], *kept], tokenizer, max_length=MAX_LENGTH), benchmarks)

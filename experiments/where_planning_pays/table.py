@@ -42,9 +42,9 @@ ARM_SYSTEMS = ("arms", "arm", "arm-matrices")
 MORE = 30_000  # demonstrations that only MLPs have
 TOLD, YES = ", told 32", "**yes**: "
 USES = {
-    "dense": "systems that are told as full matrices, where every number acts through every other",
-    "cart-pole": "a cart with a pole, told by its few physical quantities",
-    "pendulums": "pendulums linked by springs, told by their physical quantities",
+    "dense": "systems that are described by full matrices",
+    "cart-pole": "a cart with a pole, described by a few physical quantities",
+    "pendulums": "pendulums linked by springs, described by their physical quantities",
 }
 
 

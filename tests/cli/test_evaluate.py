@@ -13,6 +13,7 @@ from rich.console import Console
 import ttcnet.adapter as adapter
 from tests.evaluate.scripted import Scripted, model_folder, sums, ttcnet, write
 from tests.fake_server import answer, serving
+from tests.raising import told
 from tests.train import tiny
 from ttcnet import chat_client
 from ttcnet.evaluate.runs.run import RunConfig, run
@@ -112,7 +113,7 @@ def test_folders_that_cannot_be_written_are_told_before_anything_is_loaded(tmp_p
     for out in (tmp_path / "file", tmp_path / "file" / "inside"):
         for words in (["math", "amc"], ["scaling", "amc"], ["lm"]):
             output = ttcnet("eval", *words, "--model", "a/b", "--out", out, code=1)
-            assert "out must be a folder that can be written" in output
+            assert told(output, "not-writable", "out")
             assert "Loading" not in output
 
 
@@ -129,7 +130,7 @@ def test_nothing_is_generated_for_data_with_faults(tmp_path):
 def test_nothing_is_generated_if_prompts_of_a_later_benchmark_do_not_fit(models, tmp_path):
     first, second = sums(tmp_path / "sums.jsonl"), write(tmp_path / "long.jsonl", {"problem": "1 " * 3000, "answer": 1})
     said = ttcnet("eval", "math", first, second, "--model", models / "base", "--out", tmp_path / "out", *SHORT, code=1)
-    assert "max-tokens must leave room" in said
+    assert told(said, "too-long", "max-tokens")
     assert not (tmp_path / "out").exists()
 
 
@@ -171,7 +172,7 @@ def test_showing_answers(models, tmp_path):
     assert "2 + 1 = ?" in one
     assert one.count("gold: ") == 1
     assert "Pass one of" in ttcnet("eval", "show", tmp_path / "out", code=1)
-    assert "must be one of right, wrong" in ttcnet("eval", "show", tmp_path / "out" / "sums", "--only", "x", code=1)
+    assert told(ttcnet("eval", "show", tmp_path / "out" / "sums", "--only", "x", code=1), "unknown-name", "only", "'x'")
 
 
 def test_what_is_unparsable_is_shown_as_wrong(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tests.raising import raises
+from tests.raising import raises, told
 from ttcnet.cli import app, sudoku_train
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.tasks.sudoku import Boards, generate
@@ -37,8 +37,8 @@ def complaint(*arguments):
 @pytest.mark.parametrize("command", [("eval", "--data"), ("train", "--out", "x", "--data"), ("probe", "--train")])
 def test_files_that_cannot_be_read(folder, command):
     other = ["--test", folder / "boards.csv"] if command[0] == "probe" else []
-    told = (("none.csv", "No such file or directory", "not-readable"), (".", "Is a directory", "not-readable"))
-    for name, why, code in told:
+    causes = (("none.csv", "No such file or directory", "not-readable"), (".", "Is a directory", "not-readable"))
+    for name, why, code in causes:
         said = complaint(*command, folder / name, *other)
         rule = f"{folder / name}: must be a file that can be read; got {why}."
         assert said == f"{rule} Pass a CSV file of puzzle,solution. [{code}]\n"
@@ -51,10 +51,10 @@ def test_folders_without_a_model(folder, tmp_path):
     assert "which has no config.json. Pass the folder that" in complaint("eval", tmp_path, *options)
     broken = shutil.copytree(run / "model", tmp_path / "broken")
     (broken / "model.safetensors").write_bytes(b"cut off" * 9)
-    assert "model must hold whole weights that fit its config.json" in complaint("eval", broken, *options)
+    assert told(complaint("eval", broken, *options), "no-model", "model", "broken")
     other = shutil.copytree(run / "model", tmp_path / "other")
     (other / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
-    assert "model must be the folder of a Sudoku model" in complaint("solve", "." * 81, "--model", other)
+    assert told(complaint("solve", "." * 81, "--model", other), "no-model", "model", "other")
 
 
 @pytest.mark.parametrize("command", [("eval", "--data"), ("train", "--out", "x", "--data")])
@@ -68,10 +68,10 @@ def test_transformers_missing(folder, command, monkeypatch):
 def test_what_is_written_is_checked_before_anything_is_done(folder, tmp_path):
     options = ["--data", folder / "boards.csv"]
     said = complaint("eval", folder / "run/model", *options, "--out", tmp_path)
-    assert "out must be a file that can be written; got" in said
-    assert "picture must end in .png or .pdf or .svg" in complaint("demo", "--picture", tmp_path / "x.bmp")
+    assert told(said, "not-writable", "out")
+    assert told(complaint("demo", "--picture", tmp_path / "x.bmp"), "format", "picture", "x.bmp")
     for device in ("abacus", "cuda:99", "cpu:x", ""):
-        assert f"device must be one that torch sees; got '{device}'" in complaint("play", "--device", device)
+        assert told(complaint("play", "--device", device), "device", "device", f"'{device}'")
 
 
 def test_full_boards_are_refused_before_they_are_read_by_a_model():
@@ -132,7 +132,7 @@ def test_a_model_without_ttc_layers_has_no_horizon(folder, tmp_path):
     config = TrainConfig(architecture="transformer", layers=2, width=32, heads=2).model()
     TTCNetForCellClassification(config).save_pretrained(tmp_path)
     options = [tmp_path, "--data", folder / "boards.csv", "--device", "cpu"]
-    assert "horizon must not be given: there are no TTC layers" in complaint("eval", *options, "--horizon", "0,4")
+    assert told(complaint("eval", *options, "--horizon", "0,4"), "no-layers", "horizon")
     run = CliRunner().invoke(app, ["sudoku", "eval", *map(str, options)])
     assert labels(run) == ["one pass", "cell by cell"]
 
@@ -169,10 +169,10 @@ def test_train_and_eval(tmp_path):
     assert [(result["loops"], result["horizon"]) for result in scores["results"]] == [(1, 0), (1, 2), (3, 0), (3, 2)]
     assert "one pass, loops 3, horizon 2: boards" in run.output
     run = CliRunner().invoke(app, ["sudoku", "eval", model, *options, "--loops", "0"])
-    assert "loops must be 1 or more; got 0" in run.output
+    assert told(run.output, "too-small", "loops", "0")
     run = CliRunner().invoke(app, ["sudoku", "train", *options, "--architecture", "lstm", "--out", str(tmp_path / "x")])
     assert run.exit_code == 1
-    assert "architecture must be one of" in run.output
+    assert told(run.output, "unknown-name", "architecture", "'lstm'")
 
 
 def test_a_missing_tensorboard_is_said(tmp_path, monkeypatch, capsys):

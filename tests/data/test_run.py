@@ -21,7 +21,7 @@ from ttcnet import reading
 from ttcnet.cli import app
 from ttcnet.data.run import run
 from ttcnet.data.settings import Decontaminate, Near, Sample, Settings, Source, Verify
-from ttcnet.data.stages import Folder, Stage
+from ttcnet.data.stages import Stage, StageFolder
 from ttcnet.train.examples import prepare
 
 STAGES = ["fetch-a", "fetch-b", "exact", "near", "decontaminate", "verify", "sample"]
@@ -103,7 +103,7 @@ def test_a_run_that_is_killed_goes_on_and_ends_the_same(stage, settings, server,
     whole = run(settings("whole", **changes)).read_text()
     asked = len(server[1])
     server[1].clear()
-    keep, do = Stage.keep, Folder.do
+    keep, do = Stage.keep, StageFolder.do
     at_work = []
 
     def fatal(self, row):
@@ -112,7 +112,7 @@ def test_a_run_that_is_killed_goes_on_and_ends_the_same(stage, settings, server,
         keep(self, row)
 
     monkeypatch.setattr(Stage, "keep", fatal)
-    monkeypatch.setattr(Folder, "do", lambda *args: at_work.append(args[1].name) or do(*args))
+    monkeypatch.setattr(StageFolder, "do", lambda *args: at_work.append(args[1].name) or do(*args))
     with pytest.raises(Killed):
         run(made := settings(**changes))
     assert list(numbers(made)) == stages[: stages.index(stage)]
@@ -193,7 +193,7 @@ def test_sft_trains_on_the_result(tmp_path):
     source = Source(str(tiny.sums(tmp_path / "sums.jsonl")))
     result = run(Settings(str(tmp_path / "run"), [source]))
     examples = prepare(reading.rows(str(result)), tiny.tokenizer())
-    assert len(examples.kept) == 40
+    assert len(examples.rows) == 40
     values = dict(model="tiny", data=str(result), out=str(tmp_path / "sft"), adapter="none", steps=1, batch=4)
     sft.fine_tune(from_table(FineTuning, values | dict(bf16=False)), tiny.model(), tiny.tokenizer())
     assert (tmp_path / "sft" / "model" / "model.safetensors").exists()

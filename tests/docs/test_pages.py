@@ -41,6 +41,10 @@ def test_links_to_files_lead_somewhere(page):
         assert (page.parent / target).exists(), target
 
 
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 130
+
+
 def commands():
     """(page, words) of every call of `ttcnet` in a block of commands."""
     found = []

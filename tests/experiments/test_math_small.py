@@ -134,7 +134,7 @@ def test_the_held_out_rows_are_not_trained_on(small_math, tmp_path):
         "gsm8k": (6, 6), "math500": (6, 0), "math-held-out": (0, 2)
     }  # fmt: skip
     held_out = task.benchmarks[2].solutions
-    trained = [tuple(example.input_ids) for example in task.train.kept]
+    trained = [tuple(example.input_ids) for example in task.train.rows]
     assert len(trained) == 10
     assert all(trained.count(tuple(example.input_ids)) == 1 for example in held_out)  # once, in the file of gsm8k
 

@@ -40,7 +40,7 @@ def test_the_same_losses_and_the_same_weights(tmp_path, insert):
     torch.manual_seed(config.seed)
     if insert is not None:
         adapter.insert(net, adapter.TTCAdapterConfig.from_dict(config.adapter))
-    trained = learner(net, prepare(rows(data), tokenizer()).kept, config, most=60)  # in several pieces
+    trained = learner(net, prepare(rows(data), tokenizer()).rows, config, most=60)  # in several pieces
     with fast(net):
         for _ in range(config.steps):
             trained.advance()
@@ -80,7 +80,7 @@ def test_micro_batches_stay_below_the_most_tokens_where_rows_allow_it():
 def test_compiled_layers_train_alike(tmp_path):
     data = str(sums(tmp_path / "data.jsonl", 30))
     config = FineTuning(model="m", data=data, out="o", batch=7, steps=6, lr=3e-3, bf16=False, adapter=ADAPTER)
-    examples = prepare(rows(data), tokenizer()).kept
+    examples = prepare(rows(data), tokenizer()).rows
     losses = []
     for compiled in (False, True):
         torch.manual_seed(0)

@@ -306,7 +306,7 @@ def test_where_planning_pays_is_answered_by_the_rules_of_its_page(tmp_path):
     assert "| dense: TTC, actions at a fixed scale, 64 demonstrations | **yes**: -50 ± 0 %, -33 ± 0 % |" in text
     assert "| cart-pole: TTC, actions at a fixed scale, 64 demonstrations | no: -26 ± 0 %, +2 ± 0 % |" in text
     assert "| **yes**: -30 ± 0 %, -3 ± 0 % | not run |" in text  # with a third of the demonstrations
-    assert "**Use it for** systems that are told as full matrices" in text
+    assert "**Use it for** systems that are described by full matrices" in text
     assert "**Do not plan ahead with it for** a cart with a pole" in text
     assert "looking ahead" not in text
     imitations(tmp_path, "dense", "one", 64, 0.1)

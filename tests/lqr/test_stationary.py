@@ -5,9 +5,11 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 
 from tests.raising import raises
-from ttcnet.lqr import StationaryLQR, plan, solve
+from ttcnet.lqr import StationaryLQR, plan, solve, stationary, stationary_ops
 from ttcnet.lqr.stationary import first_actions
 
 HORIZONS = [1, 2, 3, 8, 17, 40]
@@ -102,6 +104,23 @@ def test_digits_of_float32(n, m, rank, growth, scale):
             assert error(found[name], truth[name]) <= bar, (horizon, name)
 
 
+def test_a_gradient_beyond_its_digits_is_announced():
+    """Of a Q that is zero, where all that is paid for is the end of a long way that grows."""
+    family, horizon = draw(5, 1, growth=1.5), 60
+
+    def quality(family):
+        truth = differentiated(family, by_steps(horizon))
+        found = differentiated(family, lambda problems: plan(problems, horizon))
+        return {name: error(found[name], truth[name]) for name in found}
+
+    with pytest.warns(RuntimeWarning, match="gradient of Q loses its digits in problem"):
+        errors = quality(replace(family, Q=0 * family.Q))
+    assert errors["Q"] > 1e-3
+    assert max(errors[name] for name in ("u", "A", "B", "h0")) < 1e-10
+    assert quality(replace(family, Q=1e-8 * family.Q))["Q"] < 1e-4  # without a word: a warning would be an error
+    plan(replace(family, Q=0 * family.Q), horizon)
+
+
 def test_an_action_that_costs_too_much_is_not_taken():
     family = draw(4, 3)
     family.r_inv[..., 1] = 0
@@ -125,6 +144,42 @@ def test_a_problem_without_a_number_stays_by_itself():
     assert u[1, 0].isnan().all()
     assert u[0].isfinite().all()
     assert u[1, 1].isfinite().all()
+
+
+def test_pieces_are_the_same_to_the_bit(monkeypatch):
+    family, calls = draw(4, 2, tokens=7, shared=True), []
+    whole = differentiated(family, lambda problems: plan(problems, 9))
+    monkeypatch.setattr(stationary, "PIECE", 2 * 2 * 4**3)  # two tokens
+    compute = stationary._first_actions
+    monkeypatch.setattr(stationary, "_first_actions", lambda *given: calls.append(0) or compute(*given))
+    pieces = differentiated(family, lambda problems: plan(problems, 9))
+    assert len(calls) == 4
+    assert torch.equal(pieces["u"], whole["u"])
+    for name in whole:
+        torch.testing.assert_close(pieces[name], whole[name])
+
+
+def test_the_operator():
+    family = draw(3, 2, tokens=2)
+    for end in (family.Qf, None):
+        leaves = [getattr(family, name).requires_grad_() for name in stationary_ops.FIELDS[:-1]]
+        torch.library.opcheck(torch.ops.ttcnet.plan_stationary, (*leaves, end, 6))
+
+
+def test_one_graph_for_all_horizons():
+    family, graphs = draw(3, 2, tokens=2), []
+
+    def compiler(graph, inputs):
+        graphs.append(graph)
+        return make_boxed_func(graph)
+
+    compiled = torch.compile(plan, backend=aot_autograd(fw_compiler=compiler, bw_compiler=compiler))
+    for horizon in (1, *range(3, 20)):
+        found = differentiated(family, lambda problems, T=horizon: compiled(problems, T))
+        truth = differentiated(family, lambda problems, T=horizon: plan(problems, T))
+        for name in found:
+            torch.testing.assert_close(found[name], truth[name], msg=f"{name} at {horizon}")
+    assert len(graphs) <= 4, "two for the first horizon, two for all others"
 
 
 def test_transforms():

@@ -7,6 +7,7 @@ from torch.func import functional_call, grad, jacrev, vmap
 
 from tests.raising import raises
 from ttcnet.nn import Inserted, TTCLayer, mixers
+from ttcnet.nn.options import CONTEXTS
 
 
 def everywhere(module, device, dtype):
@@ -27,14 +28,14 @@ def test_a_layer_on_a_device_and_of_a_dtype(dtype):
 
 def built(kind):
     """A layer, an inserted mixer or a mixer alone, with their options."""
-    if kind == "ttc":
-        return lambda **where: TTCLayer(24, heads=3, zero_init=True, action_gain=2.0, **where)
+    if kind in CONTEXTS:
+        return lambda **where: TTCLayer(24, heads=3, zero_init=True, action_gain=2.0, context=kind, **where)
     if kind.startswith("+"):
         return lambda **where: Inserted(kind[1:], dict(width=24, heads=3), zero_init=True, **where)
     return lambda **where: mixers.build(kind, 24, heads=3, **where)
 
 
-@pytest.mark.parametrize("kind", ["ttc", *mixers.KINDS, *(f"+{name}" for name in mixers.KINDS)])
+@pytest.mark.parametrize("kind", [*CONTEXTS, *mixers.KINDS, *(f"+{name}" for name in mixers.KINDS)])
 def test_without_memory_then_with_memory_then_drawn(kind):
     make = built(kind)
     module = make(device="meta", dtype=torch.float64)
@@ -53,16 +54,16 @@ def test_without_memory_then_with_memory_then_drawn(kind):
     x = torch.randn(2, 5, 24, dtype=torch.float64)
     y = module(x)
     assert y.dtype == torch.float64
-    if kind == "ttc":
+    if kind in CONTEXTS:
         assert torch.equal(y, x), "zero_init"
     elif kind.startswith("+"):
         assert not y.any(), "zero_init"
 
 
-@pytest.fixture
-def layer():
+@pytest.fixture(params=["token", "system"])
+def layer(request):
     torch.manual_seed(0)
-    return TTCLayer(12, heads=2, state_size=3, rank=2, horizon=4)
+    return TTCLayer(12, heads=2, state_size=3, rank=2, horizon=4, context=request.param)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import torch
 from torch.export import Dim
 
 from tests.raising import raises
-from ttcnet.lqr import ops, plan
+from ttcnet.lqr import ops, plan, stationary_ops
 from ttcnet.lqr.modulated import Family
 from ttcnet.lqr.traceable import first_actions
 from ttcnet.nn import TTCLayer
@@ -15,10 +15,10 @@ from ttcnet.testing.errors import cast
 from ttcnet.testing.regimes import draw
 
 
-@pytest.fixture
-def layer():
+@pytest.fixture(params=["token", "system"])
+def layer(request):
     torch.manual_seed(0)
-    return TTCLayer(12, heads=2, state_size=3, action_size=2, rank=2, horizon=4).eval()
+    return TTCLayer(12, heads=2, state_size=3, action_size=2, rank=2, horizon=4, context=request.param).eval()
 
 
 @pytest.fixture
@@ -40,7 +40,8 @@ def test_elementary_operations_plan_the_same(n, m, per_head, cheap):
 
 
 def test_what_leaves_torch_has_no_operator_of_ours(layer, x, monkeypatch):
-    monkeypatch.setattr(ops, "is_in_onnx_export", lambda: True)
+    for module in (ops, stationary_ops):
+        monkeypatch.setattr(module, "is_in_onnx_export", lambda: True)
     program = torch.export.export(layer, (x, 6), dynamic_shapes=({0: Dim("tokens")}, Dim.DYNAMIC))
     assert "ttcnet" not in str(program.graph)
     for horizon in (1, 6, 30):

@@ -107,7 +107,7 @@ class SmallTable(FineTuning):
         config = from_table(settings.FineTuning, values | changes)
         torch.manual_seed(config.seed)
         net = adapter.insert(model(), adapter.TTCAdapterConfig.from_dict(ADAPTER))
-        examples = prepare(rows(str(data)), tokenizer()).kept
+        examples = prepare(rows(str(data)), tokenizer()).rows
         with Run(out, config.to_dict(), results=self.results) as run, fast(net):
             train((run, learner(net, examples, config, most=60)), every=2, save_every=SAVE_EVERY)
         return {name: parameter.detach().clone() for name, parameter in net.named_parameters()}

@@ -117,9 +117,9 @@ def test_long_rows_are_left_out_and_counted(tmp_path):
     with gzip.open(path, "wt") as file:
         file.write(json.dumps(PAIR) + "\n" + json.dumps(long) + "\n")
     examples = prepare(rows(str(path)), tokenizer(), max_length=20)
-    assert len(examples.kept) == 1
+    assert len(examples.rows) == 1
     assert examples.too_long == 1
-    assert examples.longest == examples.tokens == len(examples.kept[0].input_ids)
+    assert examples.longest == examples.tokens == len(examples.rows[0].input_ids)
     check_examples(examples, model(max_position_embeddings=examples.longest), 20)  # which is what was kept
     assert "1 of 2 rows (50 %) left out as too long (the longest has 44 tokens)" in examples.report
     with raises("too-long", "max_length", "5"):
@@ -170,4 +170,4 @@ def test_files_that_are_none(tmp_path):
 
 def test_the_tiny_model_and_its_data_fit(tmp_path):
     examples = prepare(rows(str(sums(tmp_path / "data.jsonl"))), tokenizer())
-    assert model().config.vocab_size > max(token for example in examples.kept for token in example.input_ids)
+    assert model().config.vocab_size > max(token for example in examples.rows for token in example.input_ids)

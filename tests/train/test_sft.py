@@ -64,7 +64,7 @@ def test_all_tokens_of_answers_count_alike(make, tmp_path):
     def gradients(device_batch):
         config = make(str(device_batch), device_batch=device_batch, steps=1)
         net = adapter.insert(model(), adapter.TTCAdapterConfig(**ADAPTER, zero_init=False))
-        task = Answers(net, examples_of(config, tokenizer(), Path(config.out)).kept, config)
+        task = Answers(net, examples_of(config, tokenizer(), Path(config.out)).rows, config)
         for piece in task.begin(0):
             task.loss(net, *piece)[0].backward()
         return [parameter.grad for parameter in net.parameters()]
@@ -77,7 +77,7 @@ def test_all_tokens_of_answers_count_alike(make, tmp_path):
 def test_norms_biases_and_rates_do_not_decay(insert, make):
     config = make(adapter=ADAPTER | {"insert": insert})
     net = sft._insert(model(), config)
-    task = Answers(net, examples_of(config, tokenizer(), Path(config.out)).kept, config)
+    task = Answers(net, examples_of(config, tokenizer(), Path(config.out)).rows, config)
     groups = {group["weight_decay"] > 0: {id(x) for x in group["params"]} for group in task.groups()}
     decays, stays = groups[True], groups[False]
     for name, parameter in net.named_parameters():
@@ -133,7 +133,7 @@ def test_rows_in_a_pack_do_not_see_each_other(make):
     config = make(packing=True, max_length=32, batch=2, device_batch=2)
     net = model()
     adapter.insert(net, adapter.TTCAdapterConfig(every=2, heads=2, zero_init=False))
-    task = Answers(net, examples_of(config, tokenizer(), Path(config.out)).kept, config)
+    task = Answers(net, examples_of(config, tokenizer(), Path(config.out)).rows, config)
     ((ids, positions, at, goals, _),) = task.begin(0)
     starts = (positions[0] == 0).nonzero().flatten().tolist()
     assert len(starts) >= 4
@@ -157,7 +157,7 @@ def test_packs_are_full_and_hold_every_row_once():
 
 
 def test_every_row_comes_once_an_epoch_in_an_order_of_the_seed(make):
-    examples = examples_of(make(), tokenizer(), Path(make().out)).kept  # 40 rows
+    examples = examples_of(make(), tokenizer(), Path(make().out)).rows  # 40 rows
     tasks = [Answers(model(), examples, make(batch=16, steps=None, epochs=2, seed=seed)) for seed in (0, 0, 1)]
     orders = [[task.rows(step) for step in range(task.steps)] for task in tasks]
     assert [len(batch) for batch in orders[0]] == [16, 16, 8] * 2

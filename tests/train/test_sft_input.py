@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import ttcnet.adapter as adapter
-from tests.raising import raises
+from tests.raising import raises, told
 from tests.train.conftest import ADAPTER
 from tests.train.tiny import model, sums, tokenizer
 from ttcnet.cli import app
@@ -68,11 +68,11 @@ def test_examples_are_made_once(make, monkeypatch, tmp_path):
     made = example_store.examples_of(make(), tokenizer(), tmp_path / "examples")
     plain = prepare(rows(make().data), tokenizer())
     assert made.report == plain.report
-    assert [(row["input_ids"], row["labels"]) for row in made.kept] == plain.kept
+    assert [(row["input_ids"], row["labels"]) for row in made.rows] == plain.rows
     with monkeypatch.context() as patched:
         patched.setattr(example_store, "prepare", None)
         again = example_store.examples_of(make(), tokenizer(), tmp_path / "examples")
-        assert list(again.kept) == list(made.kept)
+        assert list(again.rows) == list(made.rows)
         patched.setattr(example_store, "is_first_process", lambda: False)
         assert example_store.examples_of(make(), tokenizer(), tmp_path / "examples").report == made.report
     assert (
@@ -80,7 +80,7 @@ def test_examples_are_made_once(make, monkeypatch, tmp_path):
     )
     with (tmp_path / "data.jsonl").open("a") as file:
         file.write('{"problem": "1", "solution": "1"}\n')
-    assert len(example_store.examples_of(make(), tokenizer(), tmp_path / "examples").kept) == 41
+    assert len(example_store.examples_of(make(), tokenizer(), tmp_path / "examples").rows) == 41
     with (tmp_path / "data.jsonl").open("a") as file:
         file.write('{"problem": "1"}\n')
     with raises("bad-data", "data", "data.jsonl line 42: no answer"):
@@ -176,10 +176,10 @@ def test_the_command(tmp_path, monkeypatch):
     assert again.exit_code == 0, again.output  # 2 on the command line is 2 in the file
     (tmp_path / "empty.jsonl").write_text("\n")
     failed = CliRunner().invoke(app, ["sft", str(file), "--out", "x", "--data", str(tmp_path / "empty.jsonl")])
-    assert f"data must have at least one row; got none in {tmp_path / 'empty.jsonl'}." in failed.output
+    assert told(failed.output, "no-data", "data", f"none in {tmp_path / 'empty.jsonl'}")
     failed = CliRunner().invoke(app, ["sft", str(file), "--out", "x"])
     assert failed.exit_code == 1
-    assert "must have model, data, out; got no data." in failed.output
+    assert told(failed.output, "missing", str(file), "no data")
 
 
 def test_help_shows_every_setting_with_its_default():
@@ -233,4 +233,4 @@ def test_only_our_errors_come_without_a_traceback(tmp_path, monkeypatch):
     monkeypatch.undo()
     done = CliRunner().invoke(app, ["sft", "--model", "m", "--data", "d", "--out", str(tmp_path), "--batch", "0"])
     assert isinstance(done.exception, SystemExit)
-    assert "batch must be 1 or more; got 0" in done.output
+    assert told(done.output, "too-small", "batch", "0")

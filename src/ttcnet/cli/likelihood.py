@@ -58,8 +58,8 @@ def likelihood(
         check_examples(found, engine.model, max_length)
         tell(found.report)
         with Bar(console=console, transient=True) as progress:
-            bar = progress.add_task("solutions", total=len(found.kept) * len(steps))
-            results = list(likelihoods(engine.model, found.kept, steps, watch=lambda done: progress.advance(bar, done)))
+            bar = progress.add_task("solutions", total=len(found.rows) * len(steps))
+            results = list(likelihoods(engine.model, found.rows, steps, watch=lambda done: progress.advance(bar, done)))
         for each in results:
             label = "" if each.horizon is None else f"horizon {each.horizon}: "
             say(f"{label}log-likelihood of a token {each.per_token}, of a solution {each.per_solution}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,10 +17,12 @@ from ttcnet.terminal.console import say, tell
 if TYPE_CHECKING:
     from ttcnet.train.run import Run
 
+OPTIONS = [each.name for each in fields(TrainConfig) if each.name not in ("warm_up", "clip")]  # those of the command
 Data = Annotated[Path, typer.Option(help="CSV of puzzle,solution, plain or gzip.")]
 
 
 def train(
+    given: typer.Context,
     data: Data,
     out: Annotated[Path, typer.Option(help="Folder of the run. A run that is there already is resumed.")],
     architecture: Annotated[str, typer.Option(help=", ".join(ARCHITECTURES))] = TrainConfig.architecture,
@@ -75,14 +78,7 @@ def train(
     from ttcnet.tasks.sudoku.data import read
 
     with errors_as_sentences():
-        config = TrainConfig(
-            architecture, steps, batch, lr, final_lr,
-            weight_decay=weight_decay, dropout=dropout, augmentation=augmentation, ema=ema, horizon=horizon,
-            layers=layers, width=width, heads=heads, seed=seed, ttc_heads=ttc_heads, loops=loops, recall=recall,
-            loops_per_step=loops_per_step, interleave=interleave,
-            supervision=supervision, context=context, zero_init=zero_init, inserted_lr=inserted_lr,
-            decay_bases=decay_bases, mlp_width=mlp_width,
-        )  # fmt: skip
+        config = TrainConfig(**{name: given.params[name] for name in OPTIONS})
         boards = read(data)
         tell(f"{len(boards):,} boards. Loading torch ...")
         require("transformers", "models", "ttcnet sudoku")

@@ -22,7 +22,7 @@ from .duplicates import exact, near
 from .sampling import sample
 from .settings import Decontaminate, Exact, Settings, Source
 from .sources import check, fetch
-from .stages import RESULT, Content, Folder, StageSpec
+from .stages import RESULT, Content, StageFolder, StageSpec
 from .verification import verify
 
 PACKAGES = ("datasets", "rensa", "math-verify")
@@ -38,7 +38,7 @@ def run(settings: Settings) -> Path:
 def _run(settings: Settings) -> Path:
     facts = {"settings": asdict(settings)} | provenance(*PACKAGES)
     specs = list(stages(settings))
-    folder = Folder(Path(settings.out), specs, facts)
+    folder = StageFolder(Path(settings.out), specs, facts)
     left = [spec for spec in specs if not folder.done(spec)]
     for spec in left:  # what can be known to be wrong is told before anything is done
         for source in _sources(spec.settings):

@@ -90,7 +90,7 @@ class StageSpec(NamedTuple):
     sources: Sequence[str] = ()  # files, or names of the Hub, that it reads
 
 
-class Folder:
+class StageFolder:
     """The folder of a run with these stages. Those that are done must be the first of them."""
 
     def __init__(self, path: Path, specs: list[StageSpec], facts: Content) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
-from . import checks, ops, stationary
+from . import checks, ops, stationary_ops
 from .kernels import fused_cpu, fused_cuda
 from .modulated import ModulatedLQR
 from .solve import solve
-from .stationary import StationaryLQR
+from .stationary import StationaryLQR, loses_gradient_of_q
 
 NAMES = ("auto", "reference", "fused", "symplectic")
 FAMILIES = (ModulatedLQR, StationaryLQR)
@@ -42,6 +44,9 @@ def plan(
         RuntimeError: if the backend cannot run here, if second derivatives are asked for, and under torch.jit.trace.
         NotImplementedError: if forward mode derivatives are asked for.
 
+    Warns:
+        RuntimeWarning: if checked, and the gradient of a StationaryLQR's Q will have lost its digits.
+
     Examples:
         >>> import torch
         >>> from ttcnet.lqr import ModulatedLQR, plan
@@ -67,9 +72,11 @@ def plan(
     if steps == 0:
         return torch.where(torch.zeros_like(family.r_inv, dtype=torch.bool), family.r_inv, 0)
     if isinstance(family, StationaryLQR):
-        u = stationary.first_actions(family, steps)
+        u = stationary_ops.plan(family, steps)
         if checked:
             _check_actions(family, u.detach())
+            if family.Q.requires_grad and torch.is_grad_enabled():
+                _check_gradient_of_q(family, steps)
         return u
     if chosen == "symplectic" and not _has_symplectic_kernels(family, checked):
         if ops.transformed():
@@ -138,6 +145,15 @@ def _obstacle(family: ModulatedLQR) -> str | None:
 def _plan_symplectically(family: ModulatedLQR, horizon: int, check: bool) -> Tensor:
     solution = solve(family.unroll(horizon), method="symplectic", check=check)
     return solution.u[..., 0, :].to(family.a.dtype)
+
+
+def _check_gradient_of_q(family: StationaryLQR, horizon: int) -> None:
+    bad = loses_gradient_of_q(family, horizon)
+    if bad.any():
+        which = f"problem {checks.first(bad)}"
+        told = f"The gradient of Q loses its digits in {which}, where Q is next to zero and A unstable."
+        remedy = "Leave it out with Q.detach(), or use solve(family.unroll(horizon)).u[..., 0, :]."
+        warnings.warn(f"{told} {remedy}", RuntimeWarning, stacklevel=3)
 
 
 def _check_actions(family: ModulatedLQR | StationaryLQR, u: Tensor) -> None:

@@ -19,9 +19,12 @@ import torch
 from torch import Tensor
 
 from . import checks
+from .adjoint import transformed
 from .arithmetic import apply, full_precision, symmetrise, with_heads, working_dtype
 from .problem import LQR
 from .steps import wide_dtype
+
+PIECE = 2**24  # problems times n³ that a CPU takes at once, so that Ctrl-C is answered
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +39,8 @@ class StationaryLQR:
     Args:
         A: (N, n, n), shared by the heads of a token, or (N, H, n, n). Nothing is asked of it; it may be singular.
         B: (N, n, m) or (N, H, n, m).
-        Q: (N, n, n) or (N, H, n, n); symmetric positive semi-definite.
+        Q: (N, n, n) or (N, H, n, n); symmetric positive semi-definite. Where it is zero and the dynamics grow over the
+            horizon a hundred thousand times, its own gradient loses its digits, and `plan` warns if it checks values.
         Qf: terminal cost, like Q; None is Q.
         r_inv: inverse action costs, (N, H, m), 0 or more. An action with r_inv = 0 costs too much ever to be taken.
         h0: initial state, (N, H, n).
@@ -110,6 +114,22 @@ class StationaryLQR:
 def first_actions(family: StationaryLQR, horizon: int | Tensor) -> Tensor:
     """u_1 over `horizon` steps, at least one, (N, H, m); of integers (N,), every token's own. Plain differentiable
     PyTorch on any device."""
+    tokens, heads, n = family.h0.shape
+    at_once = max(1, PIECE // (heads * n**3))
+    if tokens <= at_once or family.h0.device.type != "cpu" or torch.compiler.is_compiling() or transformed():
+        return _first_actions(family, horizon)
+    found = []
+    for first in range(0, tokens, at_once):
+        some = slice(first, first + at_once)
+        part = StationaryLQR(**{name: value[some] for name, value in family._given().items()})
+        u = _first_actions(part, horizon[some] if isinstance(horizon, Tensor) else horizon)
+        if u.requires_grad:
+            u.register_hook(lambda g: None)  # a moment of Python in the backward pass, in which Ctrl-C is answered
+        found.append(u)
+    return torch.cat(found)
+
+
+def _first_actions(family: StationaryLQR, horizon: int | Tensor) -> Tensor:
     dtype = wide_dtype(family.A.dtype, family.A.device)
     A, B = with_heads(family.A.to(dtype)), with_heads(family.B.to(dtype))
     Q = symmetrise(with_heads(family.Q.to(dtype)))
@@ -122,6 +142,18 @@ def first_actions(family: StationaryLQR, horizon: int | Tensor) -> Tensor:
         one = torch.eye(unit.shape[-1], dtype=dtype, device=A.device)
         z = _solve(one + symmetrise(slope @ reach), apply(slope, apply(A, h0)).unsqueeze(-1))
         return (-unit * z.squeeze(-1)).to(family.A.dtype)
+
+
+@torch.no_grad()
+def loses_gradient_of_q(family: StationaryLQR, horizon: int) -> Tensor:
+    """Which problems, (N, H): Q is next to nothing, so that all products but the last are those of an open loop, and
+    that grows. The gradients of Q from its far ends are large and cancel."""
+    A, B, Q = (with_heads(x.double()) for x in (family.A, family.B, family.Q))
+    held = family.r_inv.double().amax(-1) * (B.abs().amax((-2, -1)) ** 2 * Q.abs().amax((-2, -1))) > 1e-12
+    steps, reached = horizon, A
+    while steps > 1:
+        steps, reached = steps // 2, (reached @ reached).clamp(-1e150, 1e150)
+    return ~held & (reached.abs().amax((-2, -1)) > 1e5)
 
 
 def _cost_to_go(A: Tensor, G: Tensor, Q: Tensor, end: Tensor, steps: int | Tensor) -> Tensor:

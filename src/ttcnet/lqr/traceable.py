@@ -12,12 +12,15 @@ decided in reverse order. The horizon is the number of turns of one loop in the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch._higher_order_ops.while_loop import while_loop
 
 from .arithmetic import apply, decayed, outer, symmetrise, with_heads
 from .modulated import Family
+from .stationary import StationaryLQR
 
 
 def first_actions(family: Family, horizon: int) -> Tensor:
@@ -30,16 +33,40 @@ def first_actions(family: Family, horizon: int) -> Tensor:
         A, scale = 1 + decayed(decay_A, t) * a, decayed(decay_Q, t - 1)
         return t - 1, outer(A, A) * P + outer(scale, scale) * Q
 
-    # a tensor made of the horizon, not of a constant, so that it may be an input of the graph
-    t = torch.full((), horizon, dtype=torch.int64, device=a.device)
-    _, P = while_loop(lambda t, P: t > 1, step_back, (t, P))
-
+    P = _back(step_back, horizon, P)
     one = decayed(decay_B, 1)
-    _, reached, divisors = _absorb(P, B, r_inv * one**2)
-    x, actions = (1 + decayed(decay_A, 1) * a) * h0, list[Tensor]()
+    return _decide(P, B * one.unsqueeze(-2), r_inv, (1 + decayed(decay_A, 1) * a) * h0)
+
+
+def first_actions_of_system(family: StationaryLQR, horizon: int) -> Tensor:
+    """The same for problems that are the same at every step, in float64, as in stationary.py."""
+    A, B, Q, r_inv, h0 = (x.detach().double() for x in (family.A, family.B, family.Q, family.r_inv, family.h0))
+    A, B, Q = with_heads(A), with_heads(B), symmetrise(with_heads(Q))
+    P = Q if family.Qf is None else symmetrise(with_heads(family.Qf.detach().double()))
+
+    def step_back(t: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
+        P, _, _ = _absorb(P, B, r_inv)
+        return t - 1, symmetrise((P @ A).mT @ A) + Q
+
+    P = _back(step_back, horizon, P.expand(*h0.shape, -1).clone())
+    return _decide(P, B, r_inv, apply(A, h0)).to(family.A.dtype)
+
+
+def _back(step: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], horizon: int, P: Tensor) -> Tensor:
+    """P of the first step, from that of the last."""
+    # a tensor made of the horizon, not of a constant, so that it may be an input of the graph
+    t = torch.full((), horizon, dtype=torch.int64, device=P.device)
+    found: Tensor = while_loop(lambda t, P: t > 1, step, (t, P))[1]
+    return found
+
+
+def _decide(P: Tensor, B: Tensor, r_inv: Tensor, x: Tensor) -> Tensor:
+    """The actions that follow the state x when they cost r_inv^-1 and P is behind them."""
+    _, reached, divisors = _absorb(P, B, r_inv)
+    actions = list[Tensor]()
     for j in reversed(range(len(reached))):
-        u = -(r_inv * one)[..., j] / divisors[j] * (reached[j] * x).sum(-1)
-        x = x + B[..., j] * (one[..., j] * u).unsqueeze(-1)
+        u = -r_inv[..., j] / divisors[j] * (reached[j] * x).sum(-1)
+        x = x + B[..., j] * u.unsqueeze(-1)
         actions.append(u)
     return torch.stack(actions[::-1], -1)
 

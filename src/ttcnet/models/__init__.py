@@ -10,7 +10,8 @@ from .cache import MixerCache  # noqa: E402
 from .cells import TTCNetForCellClassification  # noqa: E402
 from .configuration import TTCNetConfig  # noqa: E402
 from .depth import horizon, loops, set_horizon, set_loops  # noqa: E402
-from .modeling import TTCNetForCausalLM, TTCNetModel  # noqa: E402
+from .language import TTCNetForCausalLM  # noqa: E402
+from .modeling import TTCNetModel  # noqa: E402
 
 AutoConfig.register("ttcnet", TTCNetConfig)
 AutoModel.register(TTCNetConfig, TTCNetModel)

@@ -158,8 +158,8 @@ class TTCLayer(nn.Module):
                 return self._replays(lambda few: self._step(few, horizon), x, (horizon, self.backend, addresses))
             return self._step(x, horizon)
         problem = self.problem(x)
+        solution = whole_plans(problem, horizon)  # first: it looks for memory before anything takes long
         y = x + self._answer(x, problem, horizon)
-        solution = whole_plans(problem, horizon)
         lead = (*x.shape[:-1], self.heads)
         return y, Solution(
             **{name: value.view(*lead, *value.shape[2:]) for name, value in vars(solution).items() if value is not None}

@@ -41,14 +41,14 @@ class Examples:
     """What was made of a file.
 
     Args:
-        kept: its rows, each an Example.
+        rows: an Example for each row that was kept.
         tokens: how many there are, and how many of them are `learned`: those of answers.
         longest: tokens of the longest row that was kept.
         too_long: how many rows were left out for their length; the longest of those has `overlong` tokens.
         largest: the largest token.
     """
 
-    kept: Any
+    rows: Any
     tokens: int
     learned: int
     longest: int
@@ -58,9 +58,9 @@ class Examples:
 
     @property
     def report(self) -> str:
-        text = f"{len(self.kept):,} examples, {self.tokens:,} tokens, {self.learned:,} of them in answers"
+        text = f"{len(self.rows):,} examples, {self.tokens:,} tokens, {self.learned:,} of them in answers"
         if self.too_long:
-            rows = len(self.kept) + self.too_long
+            rows = len(self.rows) + self.too_long
             share = f"{self.too_long:,} of {rows:,} rows ({100 * self.too_long / rows:.3g} %)"
             text += f"; {share} left out as too long (the longest has {self.overlong:,} tokens)"
         return text
@@ -68,7 +68,7 @@ class Examples:
     @property
     def counts(self) -> dict[str, int]:
         """All counts, for JSON."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "kept"}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "rows"}
 
 
 def conversation(row: dict[str, Any], system: str | None = None) -> list[dict[str, str]]:

@@ -70,7 +70,7 @@ def _fine_tune(config: FineTuning, run: Run, device: str, model: Any, tokenizer:
             model = causal_lm(config.model, torch.float32, trust_remote_code=trust_remote_code)
     check_examples(examples, model, config.max_length)
     model = _insert(model, config)
-    trained = learner(model, examples.kept, config, device)
+    trained = learner(model, examples.rows, config, device)
     own = (
         adapter.horizon(model, model.config.horizon) if ttc_layers(model) else nullcontext()
     )  # not that of the last step

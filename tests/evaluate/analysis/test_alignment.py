@@ -122,9 +122,9 @@ def test_questions_are_asked_as_in_training_and_none_is_lost_in_silence():
     words = tiny.tokenizer()
     rows = [Row(f"line {n}", {"problem": f"{n % 3} + 1 = ?", "solution": "the answer is 4"}) for n in range(5)]
     found = questions(written(rows), words)
-    assert len(found.kept) == 3
-    assert words.decode(found.kept[1].prompt) == "<user> 1 + 1 = ? <bot>"
-    assert words.decode(found.kept[1].thought) == "the answer is 4"
+    assert len(found.questions) == 3
+    assert words.decode(found.questions[1].prompt) == "<user> 1 + 1 = ? <bot>"
+    assert words.decode(found.questions[1].thought) == "the answer is 4"
     rows += [
         Row("line 6", {"problem": "the " * 60, "solution": "the answer"}),
         Row("line 7", {"problem": "2", "solution": "4"}),
@@ -132,8 +132,8 @@ def test_questions_are_asked_as_in_training_and_none_is_lost_in_silence():
     assert questions(written(rows), words, longest=20).left_out == {
         "with a question that came before": 2, "too long for the model": 1, "of less than two tokens": 1
     }  # fmt: skip
-    assert len(questions(written(rows), words, limit=2).kept) == 2
-    assert words.decode(questions(written(rows), tiny.tokenizer(chat=False)).kept[0].prompt) == "0 + 1 = ?"
+    assert len(questions(written(rows), words, limit=2).questions) == 2
+    assert words.decode(questions(written(rows), tiny.tokenizer(chat=False)).questions[0].prompt) == "0 + 1 = ?"
     with raises("bad-data", "data", "line 9: no answer"):
         questions(written([*rows, Row("line 9", {"problem": "1"})]), words)
     with raises("no-data", "data"):
@@ -150,8 +150,8 @@ def test_answers_of_an_evaluation_are_chains_of_thought(tmp_path):
     )
     words = tiny.tokenizer()
     found = questions(generated(tmp_path), words)
-    assert [words.decode(each.thought) for each in found.kept] == ["the answer is 2", "is 3 the answer"]
-    assert words.decode(found.kept[1].prompt) == "<system> the answer ? <user> 1 + 2 = ? <bot>"
+    assert [words.decode(each.thought) for each in found.questions] == ["the answer is 2", "is 3 the answer"]
+    assert words.decode(found.questions[1].prompt) == "<system> the answer ? <user> 1 + 2 = ? <bot>"
     assert found.left_out == {"of less than two tokens": 2}
     store.append([GENERATION | dict(problem=1, sample=0, horizon=4, text="no 2", finish="stop")])
     assert [text.thought for text in generated(tmp_path, 4)] == ["no 2"]
@@ -188,7 +188,7 @@ def test_the_command_compares_own_pairs_with_all_others(tmp_path):
 
     asked = questions(written(rows(str(data))), tiny.tokenizer(), 6)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
-    all_of_it = [next(iter(each.values())) for each in trajectories(loaded, asked.kept, 4)]
+    all_of_it = [next(iter(each.values())) for each in trajectories(loaded, asked.questions, 4)]
     own = [similarity(one.plan, one.states).item() for one in all_of_it]
     others = [similarity(a.plan, b.states).item() for a in all_of_it for b in all_of_it if a is not b]
     still = [similarity(one.start.expand(4, -1), one.states).item() for one in all_of_it]

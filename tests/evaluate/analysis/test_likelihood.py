@@ -20,7 +20,7 @@ from ttcnet.train.examples import IGNORED, Example, prepare
 
 @pytest.fixture
 def examples(tmp_path):
-    found = prepare(rows(str(sums(tmp_path / "data.jsonl", 4))), tokenizer()).kept
+    found = prepare(rows(str(sums(tmp_path / "data.jsonl", 4))), tokenizer()).rows
     longer = Example([3, 6, 4, 7, 7, 8, 8, 9, 1], [IGNORED, IGNORED, IGNORED, 7, 7, 8, IGNORED, 9, 1])
     return [*found[:2], longer, *found[2:]]
 

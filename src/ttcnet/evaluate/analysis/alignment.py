@@ -120,13 +120,13 @@ def report(
     asked = questions(texts, tokenizer, limit, getattr(net.config, "max_position_embeddings", None))
     if asked.left_out.total():
         counts = ", ".join(f"{count} {why}" for why, count in asked.left_out.items())
-        tell(f"{len(asked.kept)} questions; rows left out: {counts}.")
+        tell(f"{len(asked.questions)} questions; rows left out: {counts}.")
     matrices = measure(net, asked, steps, console)
     every = {kind: torch.stack([found[kind] for found in matrices.values()]).mean(0) for kind in PLANS}
     return {
         "all layers": _summaries(every),
         "layers": [{"module": name} | _summaries(found) for name, found in matrices.items()],
-        "questions": len(asked.kept),
+        "questions": len(asked.questions),
         "left out": asked.left_out,
         "horizon": steps,
         "model": model,
@@ -138,9 +138,9 @@ def report(
 @torch.no_grad()
 def measure(model: Any, asked: Questions, steps: int, console: Console) -> dict[str, dict[str, Tensor]]:
     """For every layer and for each of PLANS, similarities (N, N): the plan of a question with the text of another."""
-    count = len(asked.kept)
+    count = len(asked.questions)
     with Bar(console=console) as progress:
-        found = list(progress.track(trajectories(model, asked.kept, steps), count, description="planning"))
+        found = list(progress.track(trajectories(model, asked.questions, steps), count, description="planning"))
         for number, each in enumerate(found, 1):
             if not all(part.isfinite().all() for path in each.values() for part in path):
                 not_finite(f"question {number}")

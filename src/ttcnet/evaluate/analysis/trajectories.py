@@ -37,7 +37,7 @@ class Question(NamedTuple):
 class Questions(NamedTuple):
     """What a file has, and how many rows were left out, by reason."""
 
-    kept: list[Question]
+    questions: list[Question]
     left_out: Counter[str]
 
 

@@ -177,7 +177,9 @@ def _mujoco(results: Path) -> list[str]:
                 own = [own_horizon(run, T) for T in (1, 8)] if run["knob"] else []
                 cells = [f"{run['parameters']:,}", f"{run['rate']:g}", *(_with_error(each) for each in left + own)]
                 cells += [""] * (8 - len(cells))
-                far = min((_times(run, "seen", 64, told) for told in (None, 32) if not (told and run["knob"])), key=mean)
+                far = min(
+                    (_times(run, "seen", 64, told) for told in (None, 32) if not (told and run["knob"])), key=mean
+                )
                 paid = [_times(run), far, _times(run, "held out"), _times(run, "weights")]
                 cells += [f"{mean(each):.2f} ± {_error(each):.2f}" for each in paid]
                 lines.append(f"| {title}: {ARMS[arm]}, {number:,} demonstrations | {' | '.join(cells)} |")
@@ -187,8 +189,8 @@ def _mujoco(results: Path) -> list[str]:
     commits = ", ".join(sorted({run["commit"] for run in every if run["commit"]}))
     config, versions = every[0]["config"], every[0]["versions"]
     about = (
-        f"Mean over {config['seeds']} seeds and its standard error; {config['judged']} fresh systems for every horizon, "
-        f"{config['episodes']} episodes. {every[0]['machine']['cpu']}; torch {versions['torch']}, MuJoCo "
+        f"Mean over {config['seeds']} seeds and its standard error; {config['judged']} fresh systems for every horizon "
+        f"and {config['episodes']} episodes. {every[0]['machine']['cpu']}; torch {versions['torch']}, MuJoCo "
         f"{versions['mujoco']}, commit {commits or 'unknown'}. Commands: "
         + "; ".join(sorted({f"`{current(run['command']).partition(' --only ')[0]}`" for run in every}))
         + "."
@@ -248,8 +250,8 @@ def _advice(system: str, here: dict[str, Run], arms: list[str]) -> str:
     yes = any(_verdict(_left(here[arm]), [_left(here[rival]) for rival in MLPS]).startswith(YES) for arm in arms)
     if not yes:
         text = f"**Do not plan ahead with it for** {USES[system]}: at the horizons of training an MLP does as well."
-        if single := next((arm for arm in ("one", "system-one") if arm in here), None):
-            verdict = _verdict(_left(here[single]), [_left(here[rival]) for rival in MLPS])
+        if near := next((arm for arm in ("one", "system-one") if arm in here), None):
+            verdict = _verdict(_left(here[near]), [_left(here[rival]) for rival in MLPS])
             text += f" Does a TTC layer that plans one step, and is told T, beat both? {verdict}."
         return text
     text = f"**Use it for** {USES[system]}: it beats an MLP of 2.5 times its size."

@@ -1,4 +1,4 @@
-"""Published measurements: `python -m benchmarks figure`, `parameters`; and one more, `python -m benchmarks dense`.
+"""Published measurements: `python -m benchmarks figure`, `parameters`; `dense` and `limited` for control problems.
 
 `ttcnet bench` measures; `make bench` and `make bench-gpu` measure and publish here. `make tables` writes the tables.
 """
@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from ttcnet.bench.results import write
+from ttcnet.bench.results import Row, write
 from ttcnet.terminal.console import Commands, say
 
 from .dense import dense_rows
 from .figure import draw
+from .limited import limited_rows
 from .parameters import parameter_rows
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -35,14 +36,30 @@ def dense(
     m: Annotated[int, typer.Option(min=1, help="Number of actions.")] = 4,
     horizon: Annotated[int, typer.Option(min=1, help="Steps.")] = 50,
     budget: Annotated[float, typer.Option(help="Seconds for which each time is measured.")] = 2.0,
-    out: Annotated[Path, typer.Option(help="CSV file to write.")] = RESULTS / "dense-cpu.csv",
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to solve.")] = "cpu",
+    out: Annotated[Path | None, typer.Option(help="CSV file to write; results/dense-DEVICE.csv if not given.")] = None,
 ) -> None:
-    """Measure `solve` on dense problems beside mpc.pytorch and autograd, on the CPU."""
-    rows = dense_rows(problems or [1, 64, 1024], n, m, horizon, budget)
+    """Measure `solve` on dense problems beside mpc.pytorch, diffilqrax and autograd."""
+    rows = dense_rows(problems or [1, 64, 1024], n, m, horizon, budget, device)
+    _publish(rows, out or RESULTS / f"dense-{device}.csv", "error_gradient")
+
+
+@app.command()
+def limited(
+    problems: Annotated[list[int] | None, typer.Option(help="How many problems at once; may be repeated.")] = None,
+    budget: Annotated[float, typer.Option(help="Seconds for which each time is measured.")] = 2.0,
+    out: Annotated[Path, typer.Option(help="CSV file to write.")] = RESULTS / "limited-cpu.csv",
+) -> None:
+    """Measure `solve_constrained` and `ilqr` with bounded actions, beside mpc.pytorch, OSQP, Clarabel and CasADi."""
+    _publish(limited_rows(problems or [1, 64, 1024], budget), out)
+
+
+def _publish(rows: list[Row], out: Path, *more: str) -> None:
     write(rows, out)
+    names = ("provider", "problems", "forward_ms", "both_ms", "error_u", *more, "busy", "status")
     for row in rows:
-        names = ("provider", "problems", "forward_ms", "both_ms", "error_u", "error_gradient", "busy")
-        say("  ".join(f"{name} {row[name]}" for name in names))
+        say("  ".join(f"{name} {row[name]}" for name in names if row.get(name)))
+    say(f"Written to {out}")
 
 
 @app.command()

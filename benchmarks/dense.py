@@ -1,13 +1,15 @@
-"""Dense problems: `solve` beside mpc.pytorch and a textbook Riccati recursion under autograd, on the CPU.
+"""Dense problems: `solve` beside mpc.pytorch, diffilqrax and a textbook Riccati recursion under autograd.
 
 Every provider solves the same random problems in float32, n = 12, m = 4, T = 50 unless told otherwise, forward alone
 and with the gradients of all matrices and h0. Errors are those of u and of the gradients against float64, each over the
-largest entry. Times are medians; `busy` is the machine's load by other programs when the measurement began, per core:
+largest entry. Times are medians; a provider that is not installed is left out, and `status` has the error of one that
+failed. `busy` is the machine's load by other programs when the measurement began, per core:
 above about 0.1, times say little.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import statistics
 import time
@@ -16,6 +18,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ttcnet.bench.peers import by_diffilqrax
 from ttcnet.bench.results import Row, stamp
 from ttcnet.lqr import LQR, solve
 
@@ -23,17 +26,18 @@ FIELDS = ("A", "B", "Q", "R", "h0")
 Provider = Callable[[LQR], Tensor]
 
 
-def draw(problems: int, n: int, m: int, horizon: int) -> LQR:
-    """Dynamics with eigenvalues around 1, costs of order one."""
+def draw(problems: int, n: int, m: int, horizon: int, device: str = "cpu") -> LQR:
+    """Dynamics with eigenvalues around 1, costs of order one, the same numbers on every device."""
     torch.manual_seed(0)
     half = torch.randn(problems, horizon, n, n) / n**0.5
-    return LQR(
-        A=torch.randn(problems, horizon, n, n) / n**0.5,
-        B=torch.randn(problems, horizon, n, m),
-        Q=half @ half.mT + 0.1 * torch.eye(n),
-        R=torch.eye(m).repeat(problems, horizon, 1, 1),
-        h0=torch.randn(problems, n),
-    )
+    fields = {
+        "A": torch.randn(problems, horizon, n, n) / n**0.5,
+        "B": torch.randn(problems, horizon, n, m),
+        "Q": half @ half.mT + 0.1 * torch.eye(n),
+        "R": torch.eye(m).repeat(problems, horizon, 1, 1),
+        "h0": torch.randn(problems, n),
+    }
+    return LQR(**{name: x.to(device) for name, x in fields.items()})
 
 
 def by_solve(problem: LQR) -> Tensor:
@@ -64,7 +68,7 @@ def by_mpc_pytorch(problem: LQR) -> Tensor:
     count, T, n, m = *problem.A.shape[:2], problem.state_size, problem.action_size
     zero = problem.A.new_zeros
     states = torch.cat([zero(count, 1, n, n), problem.Q], 1)
-    actions = torch.cat([problem.R, torch.eye(m, dtype=problem.R.dtype).expand(count, 1, m, m)], 1)
+    actions = torch.cat([problem.R, torch.eye(m).to(problem.R).expand(count, 1, m, m)], 1)
     upper = torch.cat([states, zero(count, T + 1, n, m)], -1)
     C = torch.cat([upper, torch.cat([zero(count, T + 1, m, n), actions], -1)], -2).transpose(0, 1)
     F = torch.cat([problem.A, problem.B], -1).transpose(0, 1)
@@ -75,7 +79,20 @@ def by_mpc_pytorch(problem: LQR) -> Tensor:
     return solver(problem.h0, mpc.QuadCost(C, zero(T + 1, count, n + m)), mpc.LinDx(F))[1][:T].transpose(0, 1)
 
 
-PROVIDERS: dict[str, Provider] = {"solve": by_solve, "autograd-riccati": by_autograd, "mpc.pytorch": by_mpc_pytorch}
+PROVIDERS: dict[str, Provider] = {
+    "solve": by_solve,
+    "autograd-riccati": by_autograd,
+    "mpc.pytorch": by_mpc_pytorch,
+    "diffilqrax": by_diffilqrax,
+}
+PACKAGES = {"mpc.pytorch": "mpc", "diffilqrax": "diffilqrax"}
+CPU_ONLY = ("diffilqrax",)
+
+
+def available(device: str) -> list[str]:
+    """The providers that can be measured here."""
+    there = [name for name in PROVIDERS if name not in PACKAGES or importlib.util.find_spec(PACKAGES[name])]
+    return [name for name in there if device == "cpu" or name not in CPU_ONLY]
 
 
 def both(provider: Provider, problem: LQR) -> tuple[Tensor, ...]:
@@ -88,7 +105,7 @@ def both(provider: Provider, problem: LQR) -> tuple[Tensor, ...]:
     return u.detach(), *grads.values()
 
 
-def _doubled(problem: LQR) -> LQR:
+def doubled(problem: LQR) -> LQR:
     return LQR(*(getattr(problem, name).double() for name in FIELDS))
 
 
@@ -96,45 +113,57 @@ def error(found: Tensor, right: Tensor) -> float:
     return float((found.double() - right).abs().max() / right.abs().max())
 
 
-def _milliseconds(run: Callable[[], object], budget: float) -> float:
-    run()
-    times: list[float] = []
-    while not times or (sum(times) < budget and len(times) < 200):
+def milliseconds(run: Callable[[], object], budget: float) -> float:
+    def timed() -> float:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         start = time.perf_counter()
         run()
-        times.append(time.perf_counter() - start)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    timed()
+    times: list[float] = []
+    while not times or (sum(times) < budget and len(times) < 200):
+        times.append(timed())
     return 1e3 * statistics.median(times)
 
 
-def dense_rows(sizes: list[int], n: int = 12, m: int = 4, horizon: int = 50, budget: float = 2.0) -> list[Row]:
+def dense_rows(
+    sizes: list[int], n: int = 12, m: int = 4, horizon: int = 50, budget: float = 2.0, device: str = "cpu"
+) -> list[Row]:
     """A line for every provider and number of problems; `budget` is how many seconds a time is measured for."""
     rows, where = [], stamp()
     for problems in sizes:
-        problem = draw(problems, n, m, horizon)
-        right = both(by_solve, _doubled(problem))
-        for name, provider in PROVIDERS.items():
+        problem = draw(problems, n, m, horizon, device)
+        right = both(by_solve, doubled(problem))
+        for name in available(device):
             busy = os.getloadavg()[0] / (os.cpu_count() or 1)
-            found = both(provider, problem)
-
-            def forward(provider: Provider = provider, problem: LQR = problem) -> Tensor:
-                with torch.no_grad():
-                    return provider(problem)
-
-            def backward(provider: Provider = provider, problem: LQR = problem) -> tuple[Tensor, ...]:
-                return both(provider, problem)
-
-            measured = {
-                "provider": name,
-                "problems": problems,
-                "n": n,
-                "m": m,
-                "horizon": horizon,
-                "threads": torch.get_num_threads(),
-                "forward_ms": f"{_milliseconds(forward, budget):.3g}",
-                "both_ms": f"{_milliseconds(backward, budget):.3g}",
-                "error_u": f"{error(found[0], right[0]):.1e}",
-                "error_gradient": f"{max(error(x, y) for x, y in zip(found[1:], right[1:], strict=True)):.1e}",
-                "busy": f"{busy:.2f}",
-            }
-            rows.append({key: str(value) for key, value in measured.items()} | where)
+            told = {"provider": name, "device": device, "problems": problems, "n": n, "m": m, "horizon": horizon}
+            told |= {"threads": torch.get_num_threads(), "busy": f"{busy:.2f}"}
+            try:
+                measured = _measured(PROVIDERS[name], problem, right, budget) | {"status": "ok"}
+            except (RuntimeError, ValueError) as error:  # out of memory, for one
+                measured = dict.fromkeys(MEASURED, "") | {"status": str(error).partition("\n")[0][:100]}
+            rows.append({key: str(value) for key, value in (told | measured).items()} | where)
     return rows
+
+
+MEASURED = ("forward_ms", "both_ms", "error_u", "error_gradient")
+
+
+def _measured(provider: Provider, problem: LQR, right: tuple[Tensor, ...], budget: float) -> dict[str, str]:
+    found = both(provider, problem)
+
+    def forward() -> Tensor:
+        with torch.no_grad():
+            return provider(problem)
+
+    values = (
+        f"{milliseconds(forward, budget):.3g}",
+        f"{milliseconds(lambda: both(provider, problem), budget):.3g}",
+        f"{error(found[0], right[0]):.1e}",
+        f"{max(error(x, y) for x, y in zip(found[1:], right[1:], strict=True)):.1e}",
+    )
+    return dict(zip(MEASURED, values, strict=True))

@@ -93,7 +93,7 @@ def decoding(rows: list[Row]) -> str:
         f"{plain(decode_rows(rows))}\nA Llama of the shape {row['shape']} with random weights, batch 1, bfloat16, "
         f"{row['prompt']} tokens of prompt and {row['new']} new ones; a TTC layer in every eighth block. Eager: with a "
         f"dynamic cache, the horizon changing from token to token; median time, and median ratio of neighbours. "
-        f"Compiled: static cache, as `generate` compiles it, the time of a text by its tokens. {row['gpu']}; "
+        f"Compiled: static cache, as `generate` compiles it, {_compiled(row)}. {row['gpu']}; "
         f"torch {row['version_torch']}, transformers {row['version_transformers']}, commit {commits}, {row['date']}. "
         f"Command: `ttcnet bench decode --device cuda`.\n"
     )
@@ -127,16 +127,29 @@ def decode_rows(rows: list[dict[str, str]]) -> list[dict[str, str]]:
         line = {"T": str(horizon) if horizon else "no TTC"}
         for name, compiled in kinds.items():
             row = found[horizon, compiled]
-            line[f"{name}, tokens/s"] = f"{float(row['tokens_per_second']):.1f}" + _slower(
-                horizon, float(row["slower"])
-            )
+            spread = [float(row[name]) for name in ("slower_p20", "slower_p80") if name in row]
+            more = _slower(horizon, float(row["slower"]), *spread)
+            line[f"{name}, tokens/s"] = f"{float(row['tokens_per_second']):.1f}" + more
         line["paper, tokens/s"] = f"{DECODING[horizon]:.1f}" + _slower(horizon, DECODING[0] / DECODING[horizon])
         table.append(line)
     return table
 
 
-def _slower(horizon: int, factor: float) -> str:
-    return f" ({100 * (factor - 1):+.1f} % time)" if horizon else ""
+def _compiled(row: Row) -> str:
+    """How it was measured: files from before horizons took turns have no spread."""
+    if "slower_p20" not in row:
+        return "the time of a text by its tokens"
+    return (
+        "the horizon changing from text to text; median time of a token, median ratio within a round, and in brackets "
+        "its 20th and 80th percentile"
+    )
+
+
+def _slower(horizon: int, factor: float, *spread: float) -> str:
+    if not horizon:
+        return ""
+    between = " to ".join(f"{100 * (end - 1):+.1f}" for end in spread)
+    return f" ({100 * (factor - 1):+.1f} % time{f'; {between}' if between else ''})"
 
 
 def planning(rows: list[Row], view: View) -> str:
@@ -149,7 +162,7 @@ def planning(rows: list[Row], view: View) -> str:
     for size, horizon in shapes:
         line = " | ".join(cells.get((size, horizon, provider), "") for provider in providers)
         lines.append(f"| {size} | {horizon} | {line} |")
-    return "\n".join(lines) + "\n\n" + _caption(rows[0], view) + "\n"
+    return "\n".join(lines) + "\n\n" + _caption(rows, view) + "\n"
 
 
 def _size(row: Row, view: View) -> str:
@@ -163,7 +176,15 @@ def _cell(row: Row, view: View) -> str:
 def _training(row: Row) -> str:
     errors = f"{float(row['error_u']):.0e} / {float(row['error_worst_gradient']):.0e}"
     times = " / ".join(_time(row[name]) for name in ("forward_ms", "median_ms") if row.get(name))
-    return f"{times} <br> {float(row['peak_mb']):.0f} MB <br> {errors}"
+    return f"{times}{_of_limit(row)} <br> {float(row['peak_mb']):.0f} MB <br> {errors}"
+
+
+def _of_limit(row: Row) -> str:
+    """The part of the time, forward / both passes, that is the physical limit, in files that have it."""
+    if not row.get("limit_ms") or math.isnan(float(row["limit_ms"])):
+        return ""
+    pairs = (("limit_forward_ms", "forward_ms"), ("limit_ms", "median_ms"))
+    return f" <br> limit {' / '.join(f'{100 * float(row[a]) / float(row[b]):.2g} %' for a, b in pairs)}"
 
 
 def _decoding(row: Row) -> str:
@@ -175,11 +196,13 @@ def _time(text: str) -> str:
     return "-" if math.isnan(ms) else f"{ms:.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
 
 
-def _caption(row: Row, view: View) -> str:
+def _caption(rows: list[Row], view: View) -> str:
+    row = rows[0]
     device = row["cpu"] if row["gpu"].startswith("none") else row["gpu"]
     heads = f", {row['heads']} heads a token" if view.size == "tokens" else ""
+    limit = LIMIT if view.cell is _training and any(map(_of_limit, rows)) else ""
     return (
-        f"Float32, n = m = {row['n']}{heads}, {row['regime']} regime: {view.legend}. {device}; torch "
+        f"Float32, n = m = {row['n']}{heads}, {row['regime']} regime: {view.legend}{limit}. {device}; torch "
         f"{row['version_torch']}, commit {row['commit']}, {row['date']}. Command: `{view.command}`."
     )
 
@@ -187,6 +210,10 @@ def _caption(row: Row, view: View) -> str:
 _BOTH = (
     "median time of the forward pass / of both passes, peak memory, worst relative error of u / of any gradient "
     "against float64"
+)
+LIMIT = (
+    "; limit: the part of these times that the arithmetic alone, or moving inputs and outputs alone, would take at the "
+    "rates of a float32 matrix product and of a copy, measured in the same run"
 )
 _ALONE = "median time of the forward pass, launched by the host / replayed as a CUDA graph, and the relative error of u"
 VIEWS = {

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.tables import speed_table
+from experiments.in_context_control.table import context_table
 from experiments.lqr_in_a_token.table import token_table
 from experiments.math_small.table import math_small_table
 from experiments.sudoku.table import sudoku_tables
@@ -24,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
 EXPERIMENTS = {
     "sudoku": sudoku_tables, "math_small": math_small_table, "lqr_in_a_token": token_table,
-    "where_planning_pays": pays_table,
+    "where_planning_pays": pays_table, "in_context_control": context_table,
 }  # fmt: skip
 
 

@@ -4,13 +4,14 @@ The expert plans with the true pendulum, `ilqr` with a guess of it. The gradient
 passes through the plan to the guess. Then Gymnasium's Pendulum-v1, which has the true values, is controlled in closed
 loop: every action is the first of a new plan, with the guess as it was before and as it is after learning.
 
-    python examples/imitate_pendulum.py --steps 60 --moves 100
+    python examples/imitate_pendulum.py --steps 60 --moves 100 --out demo/pendulum.png
 
-Needs the extra gym.
+Needs the extras gym and plot.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -81,33 +82,47 @@ def follow(last: Trajectory, h: Tensor, body: Tensor) -> Tensor:
     return torch.stack([*actions, torch.zeros(1, dtype=h.dtype)])
 
 
-def swing_up(body: Tensor, moves: int, horizon: int = 50) -> float:
-    """What Gymnasium's pendulum, hanging at first, earns in closed loop; 0 would be to stand still, upright."""
+def swing_up(body: Tensor, moves: int, horizon: int = 50) -> list[float]:
+    """Angles from upright of Gymnasium's pendulum, which hangs at first, in closed loop."""
     gymnasium = require("gymnasium", "gym", "The pendulum")
     world = gymnasium.make("Pendulum-v1").unwrapped
     world.reset(seed=0)
     world.state = torch.tensor([torch.pi, 0.1]).double().numpy()
-    earned, last = 0.0, None
+    earned, last, angles = 0.0, None, []
     for _ in range(moves):
         h = torch.tensor(world.state, dtype=torch.float64)
         last = plan(h, body, horizon, None if last is None else follow(last, h, body), tolerance=1e-3)
         earned += float(world.step(last.u[0].numpy())[1])
-    angle = (world.state[0] + torch.pi) % (2 * torch.pi) - torch.pi
-    print(f"  after {moves} moves: {abs(angle):.2f} rad from upright, speed {world.state[1]:+.2f}, return {earned:.0f}")
-    return earned
+        angles.append(abs(float((world.state[0] + torch.pi) % (2 * torch.pi) - torch.pi)))
+    print(f"  after {moves} moves: {angles[-1]:.2f} rad from upright, speed {world.state[1]:+.2f}, return {earned:.0f}")
+    return angles
+
+
+def draw(series: dict[str, list[float]], out: Path) -> None:
+    require("matplotlib", "plot", "The picture").use("Agg")
+    figure, axes = require("matplotlib.pyplot", "plot", "The picture").subplots(figsize=(7, 3.5), layout="constrained")
+    for name, angles in series.items():
+        axes.plot([STEP * (k + 1) for k in range(len(angles))], angles, label=f"planned with {name}")
+    axes.set(xlabel="seconds", ylabel="rad from upright", title="Gymnasium's pendulum in closed loop")
+    axes.legend(frameon=False)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, dpi=120)
+    print(f"Picture: {out}")
 
 
 def main(
     steps: Annotated[int, typer.Option(min=1, help="Steps of learning.")] = 60,
     moves: Annotated[int, typer.Option(min=1, help="Moves of the pendulum in closed loop.")] = 100,
+    out: Annotated[Path, typer.Option(help="Where to write the picture.")] = Path("demo/pendulum.png"),
 ) -> None:
     guess = torch.tensor([0.5, 1.5], dtype=torch.float64)
     with errors_as_sentences():
         require("gymnasium", "gym", "The pendulum")
-        learned = imitate(guess, steps)
+        learned, angles = imitate(guess, steps), {}
         for name, body in (("the first guess", guess), ("what was learned", learned)):
             print(f"Planning with {name}: mass {body[0]:.3f}, length {body[1]:.3f}")
-            swing_up(body, moves)
+            angles[name] = swing_up(body, moves)
+        draw(angles, out)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ TESTS = Path(__file__).parent
 LONG = (
     "adapter/test_memory.py", "adapter/test_insert_remove.py", "adapter/test_trainers.py", "bench", "cli",
     "data/test_run.py", "docs", "evaluate", "experiments", "fuzz", "lqr/test_digits.py", "lqr/test_adjoint.py",
-    "lqr/kernels", "nn/test_mixers.py", "nn/test_ttc_onnx.py",
+    "lqr/kernels", "lqr/test_ilqr.py", "nn/test_mixers.py", "nn/test_ttc_onnx.py",
     "tasks/math/test_grade.py", "tasks/sudoku/test_demo.py", "tasks/sudoku/test_page_server.py",
     "test_compile_cache.py", "test_locking.py", "test_model_names.py", "train", "trust",
 )  # fmt: skip

@@ -35,6 +35,7 @@ ROWS = [
         "settings",
         "locking",
         "model_names",
+        "pieces",
         "reading",
         "tensor_file",
         "writing",

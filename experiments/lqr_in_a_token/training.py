@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
@@ -63,7 +63,7 @@ class Stack:
             for _ in settings.rates:
                 torch.manual_seed(seed)
                 layer = self._layer(size)
-                reader = Reader(self.pool.x.shape[1], settings.width, self.pool.y.shape[1], layer)
+                reader = Reader(self.pool.x.shape[-1], settings.width, self.pool.y.shape[-1], layer)
                 members.append(reader.to(device))
         self.parameters = sum(weight.numel() for weight in layer.parameters())
         self.plans = not settings.arm.startswith("mlp")
@@ -172,7 +172,7 @@ class Stack:
     def state(self) -> dict[str, Tensor]:
         return {"weights": self.flat, "first": self.moments[0], "second": self.moments[1]}
 
-    def restore(self, tensors: dict[str, Tensor], step: int, source: str) -> None:
+    def restore(self, tensors: Mapping[str, Tensor], step: int, source: str) -> None:
         for name, x in self.state().items():
             if name not in tensors or tensors[name].shape != x.shape:
                 remedy = "It is damaged: delete it."

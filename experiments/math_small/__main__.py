@@ -4,6 +4,7 @@ TTC layers, with other layers in their place, and without; and the paper's ablat
     base=SmolLM2-135M-Instruct results=experiments/math_small/results
     python -m experiments.math_small math --base $base --data data/math --out $results/math
     python -m experiments.math_small countdown --base $base --out $results/countdown
+    python -m experiments.math_small math --base $base --data data/math --out $results/math-frozen --frozen
 
 All runs of a task see the same rows in the same order (for a seed) and are trained as `ttcnet sft` trains, by
 `training`. A run that is done is passed over, and one that was stopped or killed is resumed. Answers of a run
@@ -39,14 +40,29 @@ EPOCHS = {"math": 2.0, "countdown": 1.0}
 LR = 3e-4  # the paper's 2e-5 is for a model 50 times as large and far more steps
 
 
+FROZEN: dict[str, Any] = dict(every=24)  # one layer, in the 24th of 30 decoder layers
+FROZEN_ARMS: dict[str, dict[str, Any]] = {
+    "ttc": {"action_gain": 4.0},  # without it W_out starts too faint: docs/math-small.md, Louder actions
+    "system": {"context": "system", "state_size": 8, "rank": 224},
+    "mlp": {"insert": "mlp"}, "mlp-2.5": {"insert": "mlp", "heads": 40},  # as large as TTC with 40 heads
+    "gdn": {"insert": "gdn"}, "attention": {"insert": "attention"},
+}  # fmt: skip
+FROZEN_TRAINING: dict[str, Any] = dict(steps=2000, batch=16)
+FROZEN_LR = 3e-3
+
+
 class Run(NamedTuple):
     """Which layers are inserted, and how far they plan in training; whether the model answers at all horizons; the
-    seed, None for the base model as it is."""
+    seed, None for the base model as it is; whether the base model stays as it is; and steps and batch, where they are
+    not those of all weights."""
 
     adapter: dict[str, Any] | None = None
     horizon: str = "pln:8,0.1,32"
     sweep: bool = False
     seed: int | None = 0
+    frozen: bool = False
+    steps: int | None = None
+    batch: int = 96
 
     @property
     def plans(self) -> bool:
@@ -66,6 +82,20 @@ def runs(only: list[str] | None = None) -> dict[str, Run]:
     found |= {"ttc-homogeneous": Run(ADAPTER | {"time_homogeneous": True})}
     found |= {"ttc-fixed": Run(ADAPTER, "fixed:8"), "ttc-uniform": Run(ADAPTER, "uniform:1,32")}
     found |= {f"ttc-{every}": Run(ADAPTER | {"every": every.replace("-", ":")}) for every in INTERLEAVED}
+    return _those(found, only)
+
+
+def frozen_runs(only: list[str] | None = None) -> dict[str, Run]:
+    """Every run with a frozen base by its name: arm after arm for a seed, then for the next."""
+    found = {"base": Run(seed=None)}
+    for seed in range(3):
+        for arm, options in FROZEN_ARMS.items():
+            given = ADAPTER | FROZEN | {"context": "token"} | options
+            found[f"{arm}-{seed}"] = Run(given, seed=seed, frozen=True, **FROZEN_TRAINING)
+    return _those(found, only)
+
+
+def _those(found: dict[str, Run], only: list[str] | None) -> dict[str, Run]:
     if unknown := set(only or ()) - set(found):
         raise typer.BadParameter(f"only must name runs among {', '.join(found)}; got {', '.join(sorted(unknown))}.")
     return {name: run for name, run in found.items() if not only or name in only}
@@ -80,10 +110,11 @@ def main(
     epochs: Annotated[
         float | None, typer.Option(min=0, help="Passes over the data; 2 for math, 1 for countdown.")
     ] = None,
-    lr: Annotated[float, typer.Option(help="Highest learning rate.")] = LR,
+    lr: Annotated[float | None, typer.Option(help="Highest learning rate; 3e-4, with --frozen 3e-3.")] = None,
     inserted_lr: Annotated[float | None, typer.Option(help="That of the inserted layers, if it is another.")] = None,
     action_gain: Annotated[float | None, typer.Option(help="What TTC's actions are multiplied by at first.")] = None,
     tokens: Annotated[int, typer.Option(help="To train on at once, for GPUs with less memory; 0 for no limit.")] = 0,
+    frozen: Annotated[bool, typer.Option(help="Train one inserted layer, and nothing of the base model.")] = False,
     minutes: Annotated[
         float, typer.Option(min=0, help="Start no further run that would end later; 0 for no limit.")
     ] = 0,
@@ -93,7 +124,8 @@ def main(
         raise typer.BadParameter(f"task must be one of {', '.join(TASKS)}; got {task!r}.")
     if task == "math" and data is None:
         raise typer.BadParameter("data must be given for math: the folder of its files.")
-    chosen = runs(only)
+    chosen = frozen_runs(only) if frozen else runs(only)
+    lr = lr or (FROZEN_LR if frozen else LR)
     with errors_as_sentences():
         if action_gain is not None:
             check_gain(action_gain)
@@ -142,7 +174,7 @@ def _check_same(folder: Path, asked: dict[str, Any]) -> None:
     """A run that is done must be what is asked for."""
     from ttcnet.train.run import settings_of  # late, since it takes seconds
 
-    fields = ("adapter", "horizon", "epochs", "lr", "inserted_lr")
+    fields = ("adapter", "horizon", "epochs", "lr", "inserted_lr", "steps", "batch")
     both = [each | {"inserted_lr": each.get("inserted_lr") or each["lr"]} for each in (settings_of(folder), asked)]
     then, now = ({name: each[name] for name in fields} for each in both)
     check_settings(folder, then, now)

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import AttentionInterface, StaticCache
 
 from ttcnet.evaluate.analysis.likelihood import batches
+from ttcnet.nn import ttc_layers
 
 GROUPED = "grouped_with_own_mask"  # transformers makes no mask for attention that it does not know
 TOKENS = 2**19  # in a batch, prompts and answers together
@@ -87,7 +88,9 @@ class _Rows:
         self.ids = torch.tensor([[ends[0]] * (width - len(p)) + [*p] for p in prompts], device=device)
         self.real = torch.tensor([[False] * (width - len(p)) + [True] * len(p) for p in prompts], device=device)
         self.cache = StaticCache(config=model.config, max_cache_len=length)
-        self.captured = device.type == "cuda" and getattr(model.config, "inserted", None) not in GROWING
+        growing = getattr(model.config, "inserted", None) in GROWING
+        waits = any(layer.context_kind == "system" for layer in ttc_layers(model).values())  # for its linear systems
+        self.captured = device.type == "cuda" and not growing and not waits
         self.ends = torch.tensor(ends, device=device)
         self.made = torch.full((len(prompts), limit), ends[0], device=device)
         self.ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)

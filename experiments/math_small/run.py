@@ -71,7 +71,8 @@ class Workshop:
         when all of that is there measured.json."""
         config = FineTuning(
             model=self.name, data=self.task.data, out=name, adapter=run.adapter, horizon=run.horizon, lr=self.lr,
-            inserted_lr=None if run.adapter is None else self.inserted_lr, epochs=self.epochs,
+            inserted_lr=None if run.adapter is None else self.inserted_lr, epochs=self.epochs, steps=run.steps,
+            batch=run.batch, train="inserted" if run.frozen else "all",
             max_length=MAX_LENGTH, bf16=self.device.type == "cuda", seed=run.seed or 0,
             check_pointing=False, compiled=self.device.type == "cuda", log_every=EVERY,
         )  # fmt: skip
@@ -85,6 +86,8 @@ class Workshop:
         model = copy.deepcopy(self.base)
         if run.adapter is not None:
             adapter.insert(model, adapter.TTCAdapterConfig.from_dict(OF_THE_TABLES | run.adapter))
+        if run.frozen:
+            adapter.freeze_base(model)
         inserted = 0 if run.adapter is None else sum(x.numel() for x in adapter.parameters(model).values())
         size = sum(parameter.numel() for parameter in model.parameters())
         clock = [time.monotonic()]

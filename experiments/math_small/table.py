@@ -6,6 +6,7 @@ math-small-TASK-ablations    TTC-Net, and what it is without this or that
 math-small-TASK-rates        all models, with a higher learning rate for the inserted layers
 math-small-TASK-gains        TTC-Net, with actions that start louder
 math-small-TASK-plans        the same against the horizon
+math-small-TASK-frozen       one inserted layer of each kind, with a frozen base
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 from experiments.commands import current
 from ttcnet.tasks.statistics import ratio
+from ttcnet.train.run import settings_of
 
 Result = dict[str, Any]
 OWN = 8  # the horizon of TTC-Net where a table does not say
@@ -26,6 +28,11 @@ MODELS = {
     "base": "Base model", "full": "Full fine-tuning", "mlp": "+ MLP", "attention": "+ Attention", "retnet": "+ RetNet",
     "mamba": "+ Mamba", "gdn": "+ GDN", "mesanet": "+ MesaNet", "ttc": "TTC-Net",
 }  # fmt: skip
+FROZEN = {
+    "base": "Base model", "ttc": "TTC, token context", "system": "TTC that writes systems", "mlp": "MLP",
+    "mlp-2.5": "MLP of 2.5 times", "gdn": "GDN", "attention": "Attention",
+}  # fmt: skip
+PLANS = ("ttc", "system")
 ABLATIONS = {
     "ttc": "TTC-Net: time-heterogeneous, PLN, 8:1", "ttc-homogeneous": "time-homogeneous",
     "ttc-fixed": "fixed horizon, 8", "ttc-uniform": "uniform horizon, 1 to 32",
@@ -41,12 +48,15 @@ PAPER_ABLATIONS = {
     "ttc": (52.8, 53.6), "ttc-homogeneous": (48.4, 45.7), "ttc-fixed": (50.6, 31.5), "ttc-uniform": (50.8, 51.0),
     "ttc-4-1": (53.0,), "ttc-16-2": (50.3,), "ttc-16-1": (47.2,),
 }  # fmt: skip
+FIXED = ("model", "data", "lr", "batch", "steps", "max_length", "warm_up", "weight_decay")
 SAME = ("model", "data", "lr", "batch", "epochs", "max_length", "warm_up", "weight_decay")
 
 
 def math_small_table(name: str, results: Path) -> str:
     """The table of that name, less "math-small-"; a sentence if there are no runs for it yet."""
     task, _, view = name.partition("-")
+    if view == "frozen":
+        return _frozen(task, _read(results / f"{task}-frozen"))
     runs = _read(results / task)
     rates, gains = (_each(results / f"{task}-{what}") for what in ("rates", "gains"))
     full = _of(runs, "full")
@@ -68,6 +78,43 @@ def math_small_table(name: str, results: Path) -> str:
         first = runs[0]
         lines = {"": _models, "horizons": _horizons, "ablations": _ablations}[view](task, runs, full)
     return "\n".join(lines) + "\n\n" + _caption(runs, first, likelihoods_alone=view == "plans") + "\n"
+
+
+def _frozen(task: str, runs: list[Result]) -> str:
+    """One layer of each kind in a base model that stays as it is, and how it differs from the MLP."""
+    mlp = _of(runs, "mlp")
+    if not mlp:
+        data = " --data data/math" if task == "math" else ""
+        base = f"python -m experiments.math_small {task} --base SmolLM2-135M-Instruct{data} --frozen"
+        return f"*Not run yet: `{base} --out experiments/math_small/results/{task}-frozen`.*\n"
+    head = [*(f"{title}, %" for title in ANSWERED[task].values())]
+    head += [f"log-likelihood, {title}" for title in SOLVED[task].values()]
+    head += [f"minus the MLP, {title}, 10⁻³" for title in SOLVED[task].values()]
+    lines = [f"| | parameters | seeds | {' | '.join(head)} |", "|---|--:|--:|" + "--:|" * len(head)]
+    for kind, title in FROZEN.items():
+        if not (found := _of(runs, kind)):
+            continue
+        _distinct(found)
+        own = OWN if kind in PLANS else None
+        cells = [_accuracy(found, benchmark, own) for benchmark in ANSWERED[task]]
+        cells += [_nats(found, benchmark, own) for benchmark in SOLVED[task]]
+        alone = kind in ("base", "mlp")
+        cells += ["" if alone else _difference(found, mlp, benchmark) for benchmark in SOLVED[task]]
+        trained = kind != "base"
+        first = [title, f"{found[0]['inserted']:,}" if trained else "", str(len(found)) if trained else ""]
+        lines.append(f"| {' | '.join([*first, *cells])} |")
+    config, run = mlp[0]["config"], mlp[0]
+    if any(each["config"][name] != config[name] for each in runs if each["config"]["trained"] for name in FIXED):
+        raise ValueError(f"Runs with a frozen base must share {', '.join(FIXED)}. Train again what differs.")
+    commits = ", ".join(sorted({each["commit"] for each in runs}))
+    lines += [
+        "",
+        f"{config['model']}, frozen, with one layer trained for {config['steps']:,} steps of {config['batch']} rows, "
+        f"learning rate {config['lr']:g}. In brackets the range over seeds, or for one seed the 95 % interval over "
+        f"problems; differences with their 95 % interval over problems. {run['machine']['gpu']}; torch "
+        f"{run['versions']['torch']}, commit {commits}.",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _models(task: str, runs: list[Result], full: list[Result]) -> list[str]:
@@ -197,8 +244,9 @@ def _ablations(task: str, runs: list[Result], full: list[Result]) -> list[str]:
 def _read(folder: Path) -> list[Result]:
     runs = []
     for path in sorted(folder.glob("*/metrics.json")):
-        config, solutions = (json.loads((path.parent / f"{name}.json").read_text()) for name in ("config", "solutions"))
-        runs.append(json.loads(path.read_text()) | {"config": config, "solutions": solutions})
+        solutions = json.loads((path.parent / "solutions.json").read_text())
+        found = {"config": settings_of(path.parent), "solutions": solutions}
+        runs.append(json.loads(path.read_text()) | found)
     return runs
 
 

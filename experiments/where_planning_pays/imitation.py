@@ -85,9 +85,11 @@ class Imitation(Stack):
 
     settings: Demonstrations
     most: int = 65_536
+    system: planner.System
 
     def __init__(self, settings: Demonstrations, device: str = "cpu") -> None:
-        self.system = SYSTEMS[settings.task]
+        if settings.task in SYSTEMS:
+            self.system = SYSTEMS[settings.task]
         super().__init__(settings, device)
 
         def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:

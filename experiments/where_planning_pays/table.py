@@ -69,11 +69,11 @@ def _system(runs: dict[tuple[str, str], dict[int, Run]], system: str) -> list[st
     for arm, title in ARMS.items():
         if not (run := runs[system, arm].get(number)):
             continue
-        cells = [_with_error(_values(run, kind, name)) for kind, name in COLUMNS]
+        cells = [with_error(_values(run, kind, name)) for kind, name in COLUMNS]
         lines.append(f"| {title} | {run['parameters']:,} | {run['rate']:g} | {' | '.join(cells)} |")
         if arm not in TTC and arm != "linear":
             cells = [
-                _with_error(_values(run, kind, name + TOLD)) if name in ("48", "64") else "" for kind, name in COLUMNS
+                with_error(_values(run, kind, name + TOLD)) if name in ("48", "64") else "" for kind, name in COLUMNS
             ]
             lines.append(f"| {title}, told T = 32 at most | | | {' | '.join(cells)} |")
     return [*lines, "", _caption([runs[system, arm][number] for arm in ARMS if number in runs[system, arm]])]
@@ -85,7 +85,7 @@ def _knob(runs: dict[tuple[str, str], dict[int, Run]]) -> list[str]:
     for system in SYSTEMS:
         for arm in TTC:
             for number, run in runs[system, arm].items():
-                cells = [_with_error(own_horizon(run, T)) for T in KNOB]
+                cells = [with_error(own_horizon(run, T)) for T in KNOB]
                 lines.append(f"| {system}: {ARMS[arm]} | {number:,} | {' | '.join(cells)} |")
     return lines
 
@@ -111,7 +111,7 @@ def _numbers(runs: dict[tuple[str, str], dict[int, Run]]) -> list[str]:
     lines = ["| | " + " | ".join(f"{n:,}" for n in numbers) + " |", "|---|" + "--:|" * len(numbers)]
     for arm, title in ARMS.items():
         if here := runs[system, arm]:
-            cells = [_with_error(_values(here[n], "seen", "trained")) if n in here else "" for n in numbers]
+            cells = [with_error(_values(here[n], "seen", "trained")) if n in here else "" for n in numbers]
             lines.append(f"| {title} | {' | '.join(cells)} |")
     return lines
 
@@ -151,12 +151,12 @@ def _answers(runs: dict[tuple[str, str], dict[int, Run]]) -> list[str]:
             own, rivals = here[arm], [here[rival] for rival in MLPS]
             told = [min((_values(run, "seen", name) for name in ("64", "64" + TOLD)), key=mean) for run in rivals]
             cells = [
-                _verdict(_left(own), [_left(run) for run in rivals]),
-                _verdict(_values(own, "seen", "64"), told),
-                _verdict(_left(own, "held out"), [_left(run, "held out") for run in rivals]),
-                _verdict(own_horizon(own, 8), [own_horizon(own, 1)]),
-                _verdict(_left(third), [_left(run) for run in rivals], least=True) if third else "not run",
-                _verdict(_left(own), [_left(here[single])]) if (single := _one_step(arm)) in here else "not run",
+                verdict(_left(own), [_left(run) for run in rivals]),
+                verdict(_values(own, "seen", "64"), told),
+                verdict(_left(own, "held out"), [_left(run, "held out") for run in rivals]),
+                verdict(own_horizon(own, 8), [own_horizon(own, 1)]),
+                verdict(_left(third), [_left(run) for run in rivals], least=True) if third else "not run",
+                verdict(_left(own), [_left(here[single])]) if (single := _one_step(arm)) in here else "not run",
             ]
             lines.append(f"| {system}: {ARMS[arm]}, {number:,} demonstrations | {' | '.join(cells)} |")
         sentences.append(_advice(system, here, arms))
@@ -175,13 +175,13 @@ def _mujoco(results: Path) -> list[str]:
             for number, run in numbers.items():
                 left = [_left(run), _best_told(run, "seen"), _left(run, "held out"), _left(run, "weights")]
                 own = [own_horizon(run, T) for T in (1, 8)] if run["knob"] else []
-                cells = [f"{run['parameters']:,}", f"{run['rate']:g}", *(_with_error(each) for each in left + own)]
+                cells = [f"{run['parameters']:,}", f"{run['rate']:g}", *(with_error(each) for each in left + own)]
                 cells += [""] * (8 - len(cells))
                 far = min(
                     (_times(run, "seen", 64, told) for told in (None, 32) if not (told and run["knob"])), key=mean
                 )
                 paid = [_times(run), far, _times(run, "held out"), _times(run, "weights")]
-                cells += [f"{mean(each):.2f} ± {_error(each):.2f}" for each in paid]
+                cells += [f"{mean(each):.2f} ± {standard_error(each):.2f}" for each in paid]
                 lines.append(f"| {title}: {ARMS[arm]}, {number:,} demonstrations | {' | '.join(cells)} |")
                 every.append(run)
     if not every:
@@ -214,14 +214,14 @@ def _mujoco_answers(results: Path) -> list[str]:
         own, rivals, more = here["system"], [here[arm] for arm in MLPS], [runs[arm].get(MORE) for arm in MLPS]
         many = [run for run in more if run]
         cells = [
-            _verdict(_left(own), [_left(run) for run in rivals]),
-            _verdict(_values(own, "seen", "64"), [_best_told(run, "seen") for run in rivals]),
-            *(_verdict(_left(own, kind), [_left(run, kind) for run in rivals]) for kind in ("held out", "weights")),
-            _verdict(own_horizon(own, 8), [own_horizon(own, 1)]),
-            _verdict(_left(own), [_left(run) for run in many], least=True) if all(more) else "not asked",
-            _verdict(_times(own), [_times(run) for run in many], least=True) if all(more) else "not asked",
-            _verdict(_left(own), [_left(here["system-one"])]) if "system-one" in here else "not run",
-            _verdict(_times(own), [_times(run) for run in rivals]),
+            verdict(_left(own), [_left(run) for run in rivals]),
+            verdict(_values(own, "seen", "64"), [_best_told(run, "seen") for run in rivals]),
+            *(verdict(_left(own, kind), [_left(run, kind) for run in rivals]) for kind in ("held out", "weights")),
+            verdict(own_horizon(own, 8), [own_horizon(own, 1)]),
+            verdict(_left(own), [_left(run) for run in many], least=True) if all(more) else "not asked",
+            verdict(_times(own), [_times(run) for run in many], least=True) if all(more) else "not asked",
+            verdict(_left(own), [_left(here["system-one"])]) if "system-one" in here else "not run",
+            verdict(_times(own), [_times(run) for run in rivals]),
         ]
         lines.append(f"| {title} | {' | '.join(cells)} |")
     return lines if len(lines) > 2 else ["*Not run yet.*"]
@@ -247,19 +247,19 @@ def _one_step(arm: str) -> str:
 
 def _advice(system: str, here: dict[str, Run], arms: list[str]) -> str:
     """What a user should take from a system, by question 1, and by question 5 where it was asked."""
-    yes = any(_verdict(_left(here[arm]), [_left(here[rival]) for rival in MLPS]).startswith(YES) for arm in arms)
+    yes = any(verdict(_left(here[arm]), [_left(here[rival]) for rival in MLPS]).startswith(YES) for arm in arms)
     if not yes:
         text = f"**Do not plan ahead with it for** {USES[system]}: at the horizons of training an MLP does as well."
-        if near := next((arm for arm in ("one", "system-one") if arm in here), None):
-            verdict = _verdict(_left(here[near]), [_left(here[rival]) for rival in MLPS])
-            text += f" Does a TTC layer that plans one step, and is told T, beat both? {verdict}."
+        if one := next((arm for arm in ("one", "system-one") if arm in here), None):
+            found = verdict(_left(here[one]), [_left(here[rival]) for rival in MLPS])
+            text += f" Does a TTC layer that plans one step, and is told T, beat both? {found}."
         return text
     text = f"**Use it for** {USES[system]}: it beats an MLP of 2.5 times its size."
     best = min(arms, key=lambda arm: mean(_left(here[arm])))
     single = _one_step(best)
     if single in here:
         left = " against ".join(f"{mean(_left(here[arm])):.3f}" for arm in (single, best))
-        ahead = _verdict(_left(here[best]), [_left(here[single])]).startswith(YES)
+        ahead = verdict(_left(here[best]), [_left(here[single])]).startswith(YES)
         text += (
             f" **Looking ahead {'pays there' if ahead else 'does not do it there'}:** the best layer when it plans a "
             f"single step, and is told T as a feature, leaves {left}."
@@ -267,15 +267,15 @@ def _advice(system: str, here: dict[str, Run], arms: list[str]) -> str:
     return text
 
 
-def _verdict(values: Sequence[float], rivals: list[list[float]], least: bool = False) -> str:
+def verdict(values: Sequence[float], rivals: list[list[float]], least: bool = False) -> str:
     """Whether these are below those of all rivals by more than two standard errors, and the change in percent. With
     `least` it is enough that they are not above."""
     texts, yes = [], True
     for rival in rivals:
         each = [value - other for value, other in zip(values, rival, strict=True)]
-        yes = yes and mean(each) < (0 if least else -2 * _error(each))
+        yes = yes and mean(each) < (0 if least else -2 * standard_error(each))
         scale = 100 / mean(rival)
-        texts.append(f"{scale * mean(each):+.0f} ± {2 * scale * _error(each):.0f} %")
+        texts.append(f"{scale * mean(each):+.0f} ± {2 * scale * standard_error(each):.0f} %")
     return (YES if yes else "no: ") + ", ".join(texts)
 
 
@@ -293,7 +293,7 @@ def _episodes(run: Run, kind: str, horizon: int, told: int | None) -> dict[str, 
 def _act(run: Run, kind: str, horizon: int, told: int | None = None) -> str:
     found, times = _episodes(run, kind, horizon, told), _times(run, kind, horizon, told)
     stays = 100 * mean(found["return"])
-    size = "> 99" if mean(times) > 99 else f"{mean(times):.2f} ± {_error(times):.2f}"
+    size = "> 99" if mean(times) > 99 else f"{mean(times):.2f} ± {standard_error(times):.2f}"
     return f"{size} ({stays:.0f} %)"
 
 
@@ -319,12 +319,12 @@ def _name(name: str) -> str:
     return {"trained": "of training", "between": "= 3, 12, 24"}.get(name, f"= {name}")
 
 
-def _error(values: Sequence[float]) -> float:
+def standard_error(values: Sequence[float]) -> float:
     return stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
 
 
-def _with_error(values: Sequence[float]) -> str:
-    return "> 99" if mean(values) > 99 else f"{mean(values):.3f} ± {_error(values):.3f}"
+def with_error(values: Sequence[float]) -> str:
+    return "> 99" if mean(values) > 99 else f"{mean(values):.3f} ± {standard_error(values):.3f}"
 
 
 def _runs(results: Path, system: str, arm: str) -> dict[int, Run]:

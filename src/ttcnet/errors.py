@@ -68,6 +68,7 @@ CODES = {
     "bad-data": Code(ValueError, "a row or a file of data cannot be used"),
     "no-data": Code(ValueError, "no data is left"),
     "settings-changed": Code(ValueError, "a run is resumed with other settings"),
+    "disagree": Code(ValueError, "processes of one job were started differently"),
     "data-changed": Code(ValueError, "a run is resumed with other data"),
     "bad-task": Code(ValueError, "a task cannot be loaded or asked"),
     # the rest of the machine

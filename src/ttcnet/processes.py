@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,6 +19,7 @@ from torch import Tensor
 from .errors import fail
 
 PATIENCE = 30.0  # seconds that a network filesystem has to show a new file
+LONGEST = timedelta(days=1)  # that processes wait for one that prepares data or writes
 
 
 def rank() -> int:
@@ -45,14 +51,14 @@ def join_job(device: str) -> str:
 
 def leave_job() -> None:
     if dist.is_initialized():
-        dist.barrier()
+        wait_for_all()
         dist.destroy_process_group()
+        _messages.cache_clear()
 
 
 def wait_for_all() -> None:
     """Wait until all processes are here."""
-    if dist.is_initialized():
-        dist.barrier()
+    total(torch.zeros(()))
 
 
 def any_of_all(*flags: bool) -> list[bool]:
@@ -64,9 +70,47 @@ def total(numbers: Tensor) -> Tensor:
     """The sum over all processes. Every process must call this."""
     if not dist.is_initialized():
         return numbers
-    found = numbers.to("cuda" if "nccl" in dist.get_backend() else "cpu")
-    dist.all_reduce(found)
+    found = numbers.cpu().clone()
+    dist.all_reduce(found, group=_messages())
     return found.to(numbers.device)
+
+
+@cache
+def _messages() -> Any:
+    """For messages between processes, beside what they compute: in main memory, and with more patience."""
+    return dist.new_group(backend="gloo", timeout=LONGEST)
+
+
+def of_first(text: str) -> str:
+    """What the first process says, in all. All have to ask."""
+    if not dist.is_initialized():
+        return text
+    mine = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+    length = int(total(torch.tensor(len(mine) if is_first_process() else 0)))
+    found = mine if is_first_process() else torch.zeros(length, dtype=torch.uint8)
+    dist.broadcast(found, 0, group=_messages())
+    return found.numpy().tobytes().decode()
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """A block that succeeds in all processes or in none, in which they exchange nothing. If it fails in some, the first
+    of these raises its error, and the others end without a word."""
+    error: Exception | None = None
+    try:
+        yield
+    except Exception as raised:
+        error = raised
+    failed = [rank()] if error is not None else []
+    if dist.is_initialized():
+        each = torch.zeros(count())
+        each[rank()] = len(failed)
+        failed = total(each).nonzero().flatten().tolist()
+    if failed and failed[0] == rank():
+        assert error is not None
+        raise error
+    if failed:
+        raise SystemExit(1)
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -82,7 +126,7 @@ def check_shared(out: Path) -> None:
     sign = out / f".sign-{int(total(torch.tensor(secrets.randbits(48) if is_first_process() else 0)))}"
     if is_first_process():
         sign.touch()
-    dist.barrier()
+    wait_for_all()
     seen = torch.zeros(count(), dtype=torch.int64)
     seen[rank()] = _appears(sign)
     blind = [str(number) for number, saw in enumerate(total(seen).tolist()) if not saw]

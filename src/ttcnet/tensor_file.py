@@ -21,9 +21,15 @@ from ttcnet.writing import replacing
 def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     """Save tensors by name, with facts that are fit for JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as new:
+        write(new, tensors, facts)
+
+
+def write(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    """Into a file that nobody else knows yet."""
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with writing(path), replacing(path) as new:
-        save_file(kept, new, metadata={"facts": json.dumps(facts)})
+    with writing(path):
+        save_file(kept, path, metadata={"facts": json.dumps(facts)})
 
 
 @contextmanager
@@ -41,9 +47,15 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return {name: file.get_tensor(name) for name in file.keys()}, _facts(file)  # noqa: SIM118
 
 
-def facts(path: Path) -> dict[str, Any]:
-    """The facts of a file, without its tensors."""
+def opened(path: Path) -> Any:
+    """The file, of which nothing is read yet but names and shapes."""
     with _reading(path) as file:
+        return file
+
+
+def facts_of(path: Path, file: Any) -> dict[str, Any]:
+    """The facts in a file that was `opened`."""
+    with told(path):
         return _facts(file)
 
 
@@ -56,9 +68,15 @@ def _facts(file: Any) -> dict[str, Any]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[Any]:
+    with told(path):
+        yield safe_open(path, "pt")
+
+
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """While a file is read: what is wrong with it, as an error of ours."""
     try:
-        with safe_open(path, "pt") as file:
-            yield file
+        yield
     except (SafetensorError, ValueError, RecursionError, KeyError, TypeError) as error:
         rule = "must be a whole safetensors file that ttcnet wrote"
         fail(str(path), rule, f"{type(error).__name__}: {error}", "Fetch or save it again.", "damaged")

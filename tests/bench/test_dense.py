@@ -1,10 +1,11 @@
-"""The benchmark of dense problems: its providers agree, and its lines hold what was measured and where."""
+"""Benchmarks of control problems: providers agree, and lines hold what was measured and where."""
 
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks import dense
 from benchmarks.__main__ import app
-from benchmarks.dense import PROVIDERS, both, draw, error
+from benchmarks.dense import PACKAGES, PROVIDERS, available, both, draw, error
 from ttcnet.bench.results import read
 from ttcnet.lqr import LQR
 
@@ -12,7 +13,7 @@ from ttcnet.lqr import LQR
 @pytest.mark.parametrize("name", PROVIDERS)
 @pytest.mark.filterwarnings("ignore::UserWarning")  # torch to mpc.pytorch, about functions that have new names
 def test_providers_agree(name):
-    pytest.importorskip("mpc", reason="mpc.pytorch is not installed")
+    pytest.importorskip(PACKAGES.get(name, "ttcnet"), reason=f"{name} is not installed")
     problem = draw(3, n=4, m=2, horizon=6)
     problem = LQR(**{key: x.double() for key, x in problem.given().items()})
     for x, y in zip(both(PROVIDERS[name], problem), both(PROVIDERS["solve"], problem), strict=True):
@@ -26,6 +27,27 @@ def test_the_command_writes_a_line_for_each(tmp_path):
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     rows = read(out)
-    assert [row["provider"] for row in rows] == list(PROVIDERS)
+    assert [row["provider"] for row in rows] == available("cpu")
     assert all(float(row["forward_ms"]) > 0 and float(row["both_ms"]) > 0 for row in rows)
     assert all(float(row["error_u"]) < 1e-4 and row["commit"] and row["busy"] for row in rows)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_bounded_actions(tmp_path):
+    out = tmp_path / "limited.csv"
+    result = CliRunner().invoke(app, ["limited", "--problems", "2", "--budget", "0", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    rows = read(out)
+    assert {"solve_constrained", "clarabel", "ilqr"} <= {row["provider"] for row in rows}
+    assert all(float(row["error_u"]) < 1e-4 and row["solved"] == "2" for row in rows), rows
+
+
+def test_a_provider_that_fails_is_told_and_the_others_measured(monkeypatch):
+    def fail(problem):
+        raise RuntimeError("out of memory\nand more")
+
+    monkeypatch.setitem(dense.PROVIDERS, "autograd-riccati", fail)
+    rows = {row["provider"]: row for row in dense.dense_rows([2], 3, 1, 4, budget=0)}
+    assert rows["autograd-riccati"]["status"] == "out of memory"
+    assert rows["autograd-riccati"]["both_ms"] == ""
+    assert rows["solve"]["status"] == "ok"

@@ -18,20 +18,20 @@ import ttcnet
 from benchmarks.__main__ import app as published
 from benchmarks.tables import decoding, speed_table
 from ttcnet import command_options as options
+from ttcnet.bench import decode, limits, peers, sweeps
 from ttcnet.bench import measure as measuring
-from ttcnet.bench import peers, sweeps
-from ttcnet.bench.decode import measure_decoding
+from ttcnet.bench.decode import DecodePoint, measure_decoding
 from ttcnet.bench.measure import Outcome, Point, measure_here
 from ttcnet.bench.providers import PROVIDERS, why_not
 from ttcnet.bench.results import line, parse, read, stamp, write
 from ttcnet.bench.sweeps import SWEEPS, History, expand
 from ttcnet.cli import bench as command
 from ttcnet.cli.bench import app
-from ttcnet.testing.errors import cast, differentiate, fill, relative_errors, weights
+from ttcnet.testing.errors import NAMES, cast, differentiate, fill, relative_errors, weights
 from ttcnet.testing.regimes import draw
 
 RUNNER = CliRunner()
-FINE = Outcome("ok", 1.0, 4.0, 3.9, 4.1, 9, 12.0, 1e-7, 1e-6, 0.5)
+FINE = Outcome("ok", 1.0, 4.0, 3.9, 4.1, 9, 12.0, 1e-7, 1e-6, 0.5, 0.1, 0.2)
 
 
 def words(result):
@@ -51,6 +51,8 @@ def test_a_run_writes_one_line_a_measurement(tmp_path):
         assert 0 < float(row["p20_ms"]) <= float(row["median_ms"]) <= float(row["p80_ms"])
         assert float(row["error_u"]) < 1e-5
         assert float(row["error_worst_gradient"]) < 1e-4
+        assert 0 < float(row["limit_forward_ms"]) < float(row["forward_ms"])
+        assert float(row["limit_forward_ms"]) < float(row["limit_ms"]) < float(row["median_ms"])
         assert row["version_torch"]
         assert row["cpu"]
     assert list(out.parent.iterdir()) == [out]
@@ -280,6 +282,37 @@ def test_tables_are_views_of_one_file(swept):
         speed_table("lqr-gpu-llm", swept)
 
 
+def test_limits_are_those_of_the_counts():
+    """n = m = 16, T = 8, by hand: 17,408 operations a step forward and 6,144 more in both passes; Qf is 1 KB."""
+    rates = limits.Rates(flops=1e12, bytes=1e12)
+    forward, both = limits.forward_work(1600, 16, 16, 16, 8), limits.both_work(1600, 16, 16, 16, 8)
+    assert forward.flops == 1600 * 8 * 17408
+    assert both.flops == 1600 * 8 * (17408 + 6144)
+    family = 1600 * 4 * (256 + 3 * 16 + 1 + 2 * 16) + 100 * 4 * 2 * 256
+    assert forward.bytes == family + 1600 * 4 * 16
+    assert both.bytes == 3 * family + 2 * 1600 * 4 * 16
+    assert forward.seconds(rates) == forward.flops / 1e12, "limited by arithmetic"
+    assert forward.seconds(rates._replace(bytes=1e10)) == forward.bytes / 1e10, "limited by memory"
+    family = draw("trained", 100, 16)
+    assert limits._family_bytes(1600, 16, 16, 16) == 4 * sum(getattr(family, name).numel() for name in NAMES)
+
+
+def test_rates_are_measured():
+    found = limits.rates("cpu")
+    assert 1e9 < found.flops < 1e14
+    assert 1e8 < found.bytes < 1e13
+
+
+def test_a_table_has_the_part_of_the_limit(swept):
+    table = speed_table("lqr-gpu", swept)
+    assert "| 65536 | 8 | 1 ms / 52.4 ms <br> limit 10 % / 0.38 % <br>" in table
+    assert "measured in the same run" in table
+    rows = read(swept / "lqr-gpu.csv")
+    before = [{name: x for name, x in row.items() if not name.startswith("limit")} for row in rows]
+    write(before, swept / "lqr-gpu.csv")
+    assert "limit" not in speed_table("lqr-gpu", swept)
+
+
 def test_decoding_is_measured_with_and_without_ttc():
     found = dict(measure_decoding("tiny", "cpu", prompt=3, new=9, repeats=1, horizons=(8, 16)))
     assert [(point.horizon, point.compiled) for point in found] == [
@@ -288,6 +321,7 @@ def test_decoding_is_measured_with_and_without_ttc():
     assert all(result["ms_per_token"] > 0 for result in found.values())
     assert all(result["slower"] == 1 for point, result in found.items() if point.horizon == 0)
     assert [result["measured"] for result in found.values()] == [6] * 3 + [1] * 3  # tokens; texts
+    assert all(result["slower_p20"] <= result["slower"] <= result["slower_p80"] for result in found.values())
     rows = [
         {name: str(value) for name, value in (vars(point) | result).items()}
         | dict(gpu="a GPU", version_torch="2", version_transformers="5", commit="abc", date="today")
@@ -296,4 +330,40 @@ def test_decoding_is_measured_with_and_without_ttc():
     text = decoding(rows)
     assert "| no TTC |" in text
     assert "| 16 |" in text
-    assert text.count("% time)") == 6  # two of them the paper's
+    assert text.count("% time)") == 2  # the paper's
+    assert text.count("% time; ") == 4
+    assert "the horizon changing from text to text" in text
+    before = [{name: x for name, x in row.items() if not name.startswith("slower_")} for row in rows]
+    assert decoding(before).count("% time)") == 6
+    assert "the time of a text by its tokens" in decoding(before)
+
+
+def test_compiled_texts_take_turns_and_are_compared_within_a_round(monkeypatch):
+    """A machine that gets slower all the time, where every horizon costs 50 % more than none."""
+    clock, order = iter(range(10**6)), []
+
+    def seconds(model, point):
+        order.append(point.horizon)
+        return (1.0 + 0.01 * next(clock)) * (1.5 if point.horizon else 1.0)
+
+    monkeypatch.setattr(decode, "_seconds_of_tokens", seconds)
+    points = [DecodePoint("tiny", horizon, True, 3, 9, "cpu") for horizon in (0, 8, 16)]
+    found = decode._by_text(None, points, repeats=20)
+    rounds = [order[k : k + 3] for k in range(0, len(order), 3)]
+    assert len(rounds) == decode.WARM_ROUNDS + 20
+    assert all(sorted(each) == [0, 8, 16] for each in rounds)
+    assert len({tuple(each) for each in rounds}) > 3, "the order changes"
+    for result in found[1:]:
+        assert abs(result["slower"] - 1.5) < 0.03
+        assert result["slower_p20"] < result["slower_p80"]
+
+
+def test_the_first_tokens_of_a_text_do_not_count(monkeypatch):
+    def generate(model, point, listeners):
+        now = 0.0
+        for token in range(point.new):
+            now += 9.0 if token <= decode.SETTLING else 1.0
+            listeners[0].times.append(now)
+
+    monkeypatch.setattr(decode, "_generate", generate)
+    assert decode._seconds_of_tokens(None, DecodePoint("tiny", 8, True, 3, 40, "cpu")) == 1.0

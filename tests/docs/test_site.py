@@ -19,7 +19,7 @@ def test_the_site_builds_strictly(tmp_path):
         command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True
     )
     assert built.returncode == 0, built.stderr
-    for name in ("index", "concepts", "notebooks/plan", "api/lqr", "files/experiments/math/fsdp2.yaml"):
+    for name in ("index", "concepts", "notebooks/plan", "api/lqr", "files/experiments/math/settings.toml"):
         assert (tmp_path / f"{name}.html").exists()
     page = (tmp_path / "notebooks" / "plan.html").read_text()
     assert 'src="plan-0.png"' in page

@@ -5,13 +5,17 @@ import re
 import sys
 
 import pytest
+import torch
 import typer
 
 from experiments.math_small import __main__ as math_small
 from experiments.math_small import run as math_run
 from experiments.math_small import tasks as math_tasks
 from experiments.math_small import training
+from experiments.math_small.table import math_small_table
 from tests.train.tiny import model, sums, tokenizer
+from ttcnet.adapter import TTCAdapterConfig
+from ttcnet.nn import Inserted, TTCLayer
 
 
 @pytest.fixture
@@ -72,6 +76,55 @@ def test_every_run_of_the_small_table_is_trained_and_judged(small_math, only):
     assert len(tokens) == 1  # all have seen the same
     logs = [(out / name / "log.jsonl").read_text() for name in (only or ALL) if name != "base"]
     assert len(set(logs)) == len(logs)
+
+
+def test_a_frozen_base_stays_as_it_is(small_math, monkeypatch):
+    monkeypatch.setattr(math_small, "FROZEN", dict(every=2))
+    monkeypatch.setattr(math_small, "FROZEN_TRAINING", dict(steps=2, batch=4))
+    judge, seen = math_run.Workshop._likelihoods, {}
+
+    def watching(workshop, trained, run, folder):
+        theirs = dict(workshop.base.named_parameters())
+        now = {name: p.detach() for name, p in trained.named_parameters()}
+        own = [name for name in now if name not in theirs]
+        seen[folder.name] = [name for name, p in theirs.items() if not torch.equal(now[name], p)]
+        assert all(name.startswith("model.layers.1.inserted.") for name in own)
+        assert bool(own) == any(bool(now[name].abs().max()) for name in own if name.endswith("out.weight"))
+        return judge(workshop, trained, run, folder)
+
+    monkeypatch.setattr(math_run.Workshop, "_likelihoods", watching)
+    only = ["base", *(f"{arm}-0" for arm in math_small.FROZEN_ARMS), "mlp-1"]
+    out = small_math("countdown", "frozen", only=only, frozen=True, lr=None, inserted_lr=None)
+    assert seen == {name: [] for name in only}
+    config = {name: json.loads((out / name / "settings.json").read_text()) for name in only}
+    assert {each["lr"] for each in config.values() if each["trained"]} == {math_small.FROZEN_LR}
+    assert config["system-0"]["adapter"]["context"] == "system"
+    assert config["ttc-0"]["adapter"]["context"] == "token"
+    assert len({metrics_of(out / name)["tokens"] for name in only if name.endswith("-0")}) == 1
+    text = math_small_table("countdown-frozen", _named(out))
+    assert "| TTC that writes systems | " in text
+    assert next(row for row in text.splitlines() if row.startswith("| MLP |")).split(" | ")[2] == "2"
+
+
+def _named(out):
+    """Results whose frozen runs of countdown are these."""
+    (out.parent / "all").mkdir()
+    out.rename(out.parent / "all" / "countdown-frozen")
+    return out.parent / "all"
+
+
+def test_a_larger_mlp_is_two_and_a_half_times_as_large():
+    def size(arm):
+        config = TTCAdapterConfig(**math_small.ADAPTER | math_small.FROZEN | math_small.FROZEN_ARMS[arm])
+        options = config.layer_options(576)
+        made = TTCLayer(**options, device="meta") if config.insert == "ttc" else Inserted("mlp", options, device="meta")
+        return sum(p.numel() for p in made.parameters())
+
+    assert size("mlp") / size("ttc") == pytest.approx(1, abs=0.02)
+    assert size("mlp-2.5") / size("mlp") == pytest.approx(2.5, abs=0.05)
+    assert size("system") / size("mlp") == pytest.approx(1, abs=0.1)
+    config = TTCAdapterConfig(**math_small.ADAPTER | math_small.FROZEN)
+    assert config.places(30) == {23: 1}
 
 
 def test_a_gain_is_that_of_runs_that_plan(small_math):

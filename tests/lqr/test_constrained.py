@@ -134,6 +134,18 @@ def test_infeasible_problems_are_named_and_the_others_solved():
     assert judge(problem, 2, **constraints)[0] == "PrimalInfeasible"
 
 
+def test_problems_without_a_minimum_are_named_and_the_others_solved():
+    fields = systems(4).given()
+    fields["Q"][1] -= 50 * torch.eye(4, dtype=DOUBLE)
+    with pytest.warns(RuntimeWarning, match=r"problem \(1,\) of the batch has no finite minimum .* C @ C.mT"):
+        found = solve_constrained(LQR(**fields), u_min=-0.4, u_max=0.5)
+    fields["h0"][2] = torch.nan
+    assert found.status.tolist() == [0, Status.NO_MINIMUM, 0, 0]
+    mixed = solve_constrained(LQR(**fields), u_min=-0.4, u_max=0.5, check=False)
+    assert mixed.status.tolist() == [0, Status.NO_MINIMUM, Status.NOT_FINITE, 0]
+    assert torch.allclose(mixed.u[[0, 3]], found.u[[0, 3]])
+
+
 def test_loose_bounds_change_nothing():
     problem = systems(3)
     found, free = solve_constrained(problem, u_max=1e3, h_min=-1e3), solve(problem)

@@ -10,6 +10,7 @@ import torch
 from tests.lqr import emulator
 from tests.lqr.kernels.test_fused_cuda import run_kernels
 from ttcnet.lqr import LQR, Solution, plan, solve
+from ttcnet.lqr.kernels.fused_forms import FORMS
 from ttcnet.testing.errors import cast, weights
 from ttcnet.testing.tolerance import HORIZONS, SHAPES, beyond, by, case_errors, cases, truth_of
 
@@ -41,6 +42,15 @@ def test_the_kernels_are_as_good_as_their_inputs(n, m):
     what, family = cases(n, m, scales=CHEAP, regimes=("trained", "slow"))
     for horizon in (1, 2, 17):
         compute = partial(run_kernels, place="cpu")
+        assert not beyond(what, family, horizon, compute, draws=1), horizon
+
+
+@pytest.mark.skipif(emulator.COMPILER is None, reason="the emulator needs g++")
+def test_four_actions_at_once_are_as_good_as_their_inputs():
+    """Rows of 16, which `fours` is for, with the other forms at the same time."""
+    what, family = cases(16, 7, scales=CHEAP, regimes=("trained", "slow"))
+    compute = partial(run_kernels, place="cpu", form=FORMS["all"])
+    for horizon in (2, 9):
         assert not beyond(what, family, horizon, compute, draws=1), horizon
 
 

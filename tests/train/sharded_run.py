@@ -7,8 +7,10 @@ from torch.distributed.fsdp import fully_shard
 
 import ttcnet.adapter as adapter
 from tests.train.tiny import model
-from ttcnet import tensor_file
 from ttcnet.train.checkpoint import model_state, restore_model
+from ttcnet.train.parts import Parts, write
+
+FACTS = {"format": 2, "step": 20, "settings": {}}
 
 
 def build(train, shard):
@@ -39,16 +41,14 @@ def main(folder, train, rank, world):
     net, optimizer = build(train, shard=True)
     steps(net, optimizer, 0, 20, rank, world)
     adapter.save(net, folder / "adapter")
-    tensors = model_state(net, optimizer)
-    if rank == 0:
-        tensor_file.save(folder / "state.safetensors", tensors, {})
+    write(folder / "state.safetensors", model_state(net, optimizer), FACTS)
     if train == "all":
         weights = get_model_state_dict(net, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
         if rank == 0:
             net.save_pretrained(folder / "model", state_dict=weights)
     dist.barrier()
     net, optimizer = build(train, shard=True)
-    restore_model(tensor_file.load(folder / "state.safetensors")[0], net, optimizer)
+    restore_model(Parts(folder / "state.safetensors"), net, optimizer)
     steps(net, optimizer, 20, 25, rank, world)
     adapter.save(net, folder / "later")
     dist.barrier()

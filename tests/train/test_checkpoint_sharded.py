@@ -12,6 +12,7 @@ from tests.train.sharded_run import build, main, steps
 from tests.train.tiny import model
 from ttcnet import tensor_file
 from ttcnet.train.checkpoint import model_state, restore_model
+from ttcnet.train.parts import Parts
 
 
 def two_processes(folder, train):
@@ -54,7 +55,7 @@ def test_two_processes_train_and_save_as_one(train, tmp_path):
     # what two processes saved, two and one go on from
     steps(alone, optimizer, 20, 25)
     again, memory = build(train, shard=False)
-    restore_model(tensor_file.load(tmp_path / "state.safetensors")[0], again, memory)
+    restore_model(Parts(tmp_path / "state.safetensors"), again, memory)
     steps(again, memory, 20, 25)
     later, _ = tensor_file.load(tmp_path / "later" / "ttc_adapter.safetensors")
     assert worst(later, inserted(alone)) < 1e-5

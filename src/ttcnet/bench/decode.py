@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -15,7 +16,11 @@ from transformers import LlamaConfig, LlamaForCausalLM, StoppingCriteria, Stoppi
 
 import ttcnet.adapter as adapter
 
+from .measure import percentiles
+
 HORIZONS = (8, 16, 64, 128)
+WARM_ROUNDS = 2  # in which everything is compiled, and graphs are recorded
+SETTLING = 8  # tokens at the beginning of a compiled text that do not count
 SHAPES: dict[str, dict[str, Any]] = {
     "8B": dict(vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32)
     | dict(num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=8192, rope_theta=500000.0),
@@ -48,16 +53,11 @@ def measure_decoding(
     def points(compiled: bool) -> list[DecodePoint]:
         return [DecodePoint(shape, horizon, compiled, prompt, new, device) for horizon in (0, *horizons)]
 
-    yield from zip(points(False), _in_turns(model, points(False), repeats), strict=True)
-    base = None
-    for point in points(True):
-        torch._dynamo.reset()
-        seconds = [_generate(model, point) / new for _ in range(2 + repeats)][2:]
-        base = base or statistics.median(seconds)
-        yield point, _summary(seconds, statistics.median(seconds) / base)
+    yield from zip(points(False), _by_token(model, points(False), repeats), strict=True)
+    yield from zip(points(True), _by_text(model, points(True), repeats), strict=True)
 
 
-def _in_turns(model: Any, points: list[DecodePoint], repeats: int) -> list[dict[str, Any]]:
+def _by_token(model: Any, points: list[DecodePoint], repeats: int) -> list[dict[str, Any]]:
     """Eager, where the host's speed is what counts, which drifts by more than what is to be measured: every token has
     another horizon than the one before, and is compared with the token without TTC layers next to it."""
     rounds: list[dict[DecodePoint, float]] = []
@@ -65,8 +65,42 @@ def _in_turns(model: Any, points: list[DecodePoint], repeats: int) -> list[dict[
         clock = _Clock(model, points, seed=text)
         _generate(model, points[0], [clock])
         rounds += clock.rounds if text else []  # the first one warms up
-    ratios = [statistics.median(each[point] / each[points[0]] for each in rounds) for point in points]
-    return [_summary([each[point] for each in rounds], ratio) for point, ratio in zip(points, ratios, strict=True)]
+    return [_summary(rounds, point, points[0]) for point in points]
+
+
+def _by_text(model: Any, points: list[DecodePoint], repeats: int) -> list[dict[str, Any]]:
+    """Compiled, where a horizon has a program and CUDA graphs of its own: every text of a round has another horizon, in
+    random order, and is compared with the text without TTC layers of its round. A text counts by the median time of its
+    tokens, but for the first: each text has a new cache, for which graphs are recorded anew."""
+    rounds: list[dict[DecodePoint, float]] = []
+    torch._dynamo.reset()
+    # a program for each horizon, as somebody has who keeps to one
+    with torch._dynamo.config.patch(automatic_dynamic_shapes=False, recompile_limit=64):
+        for turn in range(WARM_ROUNDS + repeats):
+            order = random.Random(turn).sample(points, len(points))
+            seconds = {point: _seconds_of_tokens(model, point) for point in order}
+            if turn >= WARM_ROUNDS:
+                rounds.append(seconds)
+    return [_summary(rounds, point, points[0]) for point in points]
+
+
+def _seconds_of_tokens(model: Any, point: DecodePoint) -> float:
+    ticks = _Ticks(point.device)
+    _generate(model, point, [ticks])
+    each = [after - before for before, after in pairwise(ticks.times)]
+    return statistics.median(each[min(SETTLING, len(each) // 2) :])
+
+
+class _Ticks(StoppingCriteria):
+    """Stops nothing: takes the time after each token."""
+
+    def __init__(self, device: str) -> None:
+        self.device, self.times = device, list[float]()
+
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Any:
+        _wait(self.device)
+        self.times.append(time.perf_counter())
+        return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=self.device)
 
 
 class _Clock(StoppingCriteria):
@@ -106,24 +140,22 @@ def _model(shape: str, device: str) -> LlamaForCausalLM:
 
 
 @torch.inference_mode()
-def _generate(model: Any, point: DecodePoint, listeners: list[Any] | None = None) -> float:
-    """Seconds to generate once."""
+def _generate(model: Any, point: DecodePoint, listeners: list[Any]) -> None:
+    """One text, with an ear to each of its tokens."""
     tokens = torch.randint(0, model.config.vocab_size, (1, point.prompt), device=point.device)
     options: dict[str, Any] = dict(max_new_tokens=point.new, min_new_tokens=point.new, do_sample=False, pad_token_id=0)
     if point.compiled:
         options["cache_implementation"] = "static"
     _set(model, point)
     _wait(point.device)
-    begin = time.perf_counter()
     out = model.generate(
         tokens,
         attention_mask=torch.ones_like(tokens),
-        stopping_criteria=StoppingCriteriaList(listeners or []),
+        stopping_criteria=StoppingCriteriaList(listeners),
         **options,
     )
     _wait(point.device)
     assert out.shape[1] == point.prompt + point.new
-    return time.perf_counter() - begin
 
 
 def _set(model: Any, point: DecodePoint) -> None:
@@ -131,12 +163,16 @@ def _set(model: Any, point: DecodePoint) -> None:
     (adapter.enable if point.horizon else adapter.disable)(model)
 
 
-def _summary(seconds: list[float], slower: float) -> dict[str, Any]:
-    """Of the seconds of tokens, or of texts by token; `slower` is the factor to the model without TTC layers."""
+def _summary(rounds: list[dict[DecodePoint, float]], point: DecodePoint, base: DecodePoint) -> dict[str, Any]:
+    """Of the seconds that a token took in each round; `slower` is the factor to `base` in the same round, its median
+    and its 20th and 80th percentile."""
+    seconds = [each[point] for each in rounds]
     middle = statistics.median(seconds)
     each = {"ms_per_token": middle, "ms_fastest": min(seconds), "ms_slowest": max(seconds)}
+    low, slower, high = percentiles([each[point] / each[base] for each in rounds])
+    factors = {"slower": slower, "slower_p20": low, "slower_p80": high}
     milliseconds = {name: 1e3 * value for name, value in each.items()}
-    return milliseconds | {"tokens_per_second": 1 / middle, "slower": slower, "measured": len(seconds)}
+    return milliseconds | {"tokens_per_second": 1 / middle} | factors | {"measured": len(seconds)}
 
 
 def _wait(device: str) -> None:

@@ -27,6 +27,7 @@ from ttcnet.testing.errors import cast, differentiate, fill, relative_errors, we
 from ttcnet.testing.regimes import draw
 
 from .graphs import capture, worth_capturing
+from .limits import both_work, forward_work, rates
 from .providers import PROVIDERS
 
 DRAWN = 64  # tokens; a larger batch repeats them, so that the right answer is soon known
@@ -63,7 +64,7 @@ class Point:
 @dataclass(frozen=True)
 class Outcome:
     """What came out. Times are medians of one forward and backward pass, but for forward_ms and for graph_ms, the
-    forward pass replayed as a CUDA graph; status is "ok" or what went wrong."""
+    forward pass replayed as a CUDA graph; limits are those of limits.py; status is "ok" or what went wrong."""
 
     status: str
     forward_ms: float = math.nan
@@ -75,6 +76,8 @@ class Outcome:
     error_u: float = math.nan
     error_worst_gradient: float = math.nan
     graph_ms: float = math.nan
+    limit_forward_ms: float = math.nan
+    limit_ms: float = math.nan
 
 
 def measure(point: Point, seconds: float = 1.0, limit: float = 300.0) -> Outcome:
@@ -89,12 +92,16 @@ def measure_here(point: Point, seconds: float) -> Outcome:
 
 
 def _judged(point: Point, outcome: Outcome, found: Answer) -> Outcome:
-    """The outcome with its errors against float64."""
+    """The outcome with its errors against float64, and the physical limits."""
     heads, tokens = min(point.heads, point.problems), min(point.tokens, DRAWN)
     truth = _truth(point.regime, tokens, heads, point.n, point.m, point.horizon, point.device)
     errors = relative_errors({name: torch.from_numpy(x) for name, x in found.items()}, truth)
     error_u = errors.pop("u")
     worst = float(numpy.max(list(errors.values())))  # NaN if any is
+    size = (point.problems, heads, point.n, point.m, point.horizon)
+    here = rates(point.device)
+    limits = [1e3 * work(*size).seconds(here) for work in (forward_work, both_work)]
+    outcome = replace(outcome, limit_forward_ms=limits[0], limit_ms=limits[1])
     return replace(outcome, error_u=error_u, error_worst_gradient=worst)
 
 
@@ -161,14 +168,14 @@ def _run(point: Point, seconds: float) -> tuple[Outcome, Answer]:
     answer, first, peak = _first_run(both, point.device)
     found = {name: x[: len(few.a)].cpu().numpy() for name, x in answer.items()}
     del answer
-    _, forward_ms, _ = _percentiles(_times(forward, seconds, point.device))
+    _, forward_ms, _ = _milliseconds(_times(forward, seconds, point.device))
     # the first run may have compiled something, but not if it is in proportion to the forward pass
     enough = LONG * seconds < first < 6e-3 * forward_ms
-    p20, median, p80 = _percentiles(times := [first] if enough else _times(both, seconds, point.device))
+    p20, median, p80 = _milliseconds(times := [first] if enough else _times(both, seconds, point.device))
     graph_ms = math.nan
     if on_gpu and worth_capturing(point.provider, point.problems, point.horizon):
         with contextlib.suppress(RuntimeError):
-            _, graph_ms, _ = _percentiles(_times(capture(forward).replay, seconds, point.device))
+            _, graph_ms, _ = _milliseconds(_times(capture(forward).replay, seconds, point.device))
     return Outcome("ok", forward_ms, median, p20, p80, len(times), peak, graph_ms=graph_ms), found
 
 
@@ -215,12 +222,17 @@ def _times(run: Callable[[], object], seconds: float, device: str) -> list[float
     return [begin.elapsed_time(end) / 1e3 for begin, end in pairwise(marks)]
 
 
-def _percentiles(times: list[float]) -> tuple[float, float, float]:
-    """20th, 50th and 80th percentile, in milliseconds."""
-    if len(times) == 1:
-        return 1e3 * times[0], 1e3 * times[0], 1e3 * times[0]
-    cuts = statistics.quantiles(times, n=5, method="inclusive")
-    return 1e3 * cuts[0], 1e3 * statistics.median(times), 1e3 * cuts[-1]
+def _milliseconds(times: list[float]) -> tuple[float, float, float]:
+    low, middle, high = percentiles(times)
+    return 1e3 * low, 1e3 * middle, 1e3 * high
+
+
+def percentiles(values: list[float]) -> tuple[float, float, float]:
+    """20th, 50th and 80th percentile."""
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    cuts = statistics.quantiles(values, n=5, method="inclusive")
+    return cuts[0], statistics.median(values), cuts[-1]
 
 
 def _resident_mb() -> float:

@@ -62,12 +62,16 @@ def pypose(family: ModulatedLQR, horizon: int) -> Tensor:
 
 def diffilqrax(family: ModulatedLQR, horizon: int) -> Tensor:
     """diffilqrax's dlqr, which solves a second problem for the gradients, in JAX, compiled, on the CPU."""
-    p = _written_out(family, horizon)
-    return _ThroughJax.apply(p.A, p.B, p.Q, p.R, p.h0).reshape(family.r_inv.shape)
+    return by_diffilqrax(_written_out(family, horizon))[:, 0].reshape(family.r_inv.shape)
+
+
+def by_diffilqrax(p: LQR) -> Tensor:
+    """All actions of a batch of problems without linear terms."""
+    return _ThroughJax.apply(p.A, p.B, p.Q, p.R, p.h0)
 
 
 class _ThroughJax(torch.autograd.Function):
-    """First actions of a batch by diffilqrax, from and to torch by way of numpy. What its forward pass keeps for the
+    """Actions of a batch by diffilqrax, from and to torch by way of numpy. What its forward pass keeps for the
     backward pass stays in JAX."""
 
     @staticmethod
@@ -97,22 +101,22 @@ def _jax_dtype(x: Tensor) -> Any:
 
 @cache
 def _jax_passes() -> tuple[Any, Any, Any]:
-    """Compiled functions: A, B, Q, R, h0 to the first actions; to them and a pullback; a pullback and the gradient of
+    """Compiled functions: A, B, Q, R, h0 to the actions; to them and a pullback; a pullback and the gradient of
     the actions to those of the five."""
     import jax
     import jax.numpy as jnp
     from diffilqrax import typs
     from diffilqrax.diff_lqr import dlqr
 
-    def first_action(A: Any, B: Any, Q: Any, R: Any, h0: Any) -> Any:
+    def actions(A: Any, B: Any, Q: Any, R: Any, h0: Any) -> Any:
         (T, n, m), kind = B.shape, B.dtype
         before = jnp.concatenate([jnp.zeros((1, n, n), kind), Q[:-1]])  # its cost of a state comes before the step
         zeros = {"a": (T, n), "q": (T, n), "r": (T, m), "S": (T, n, m), "qf": (n,)}
         none = {name: jnp.zeros(shape, kind) for name, shape in zeros.items()}
         lqr = typs.LQR(A=A, B=B, Q=before, R=R, Qf=Q[-1], **none)
-        return dlqr(typs.ModelDims(n, m, T, 1.0), typs.LQRParams(h0, lqr), jnp.zeros((T + 1, n + m), kind))[0, n:]
+        return dlqr(typs.ModelDims(n, m, T, 1.0), typs.LQRParams(h0, lqr), jnp.zeros((T + 1, n + m), kind))[:T, n:]
 
-    batched = jax.vmap(first_action)
+    batched = jax.vmap(actions)
 
     return jax.jit(batched), jax.jit(lambda *p: jax.vjp(batched, *p)), jax.jit(lambda pullback, g: pullback(g))
 

@@ -7,9 +7,10 @@ ttcnet bench lqr --horizon 8 --problems 64 --provider plan --provider mpc.pytorc
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -52,7 +53,8 @@ def lqr(
     out: Annotated[Path, typer.Option(help="CSV file to write, after every measurement.")] = Path("bench/lqr.csv"),
     go_on: Annotated[bool, typer.Option("--resume", help="Keep what is in the file and measure the rest.")] = False,
 ) -> None:
-    """Planning, forward and backward, float32, n = m = 16: time, peak memory and error against float64."""
+    """Planning, forward and backward, float32, n = m = 16: time, peak memory, error against float64, and the part of
+    the time (forward / both passes) that the device needs at least, at the rates of a matrix product and of a copy."""
     if regime not in REGIMES:
         raise typer.BadParameter(f"regime must be one of {', '.join(REGIMES)}; got {regime!r}.")
     _check(device, out)
@@ -123,14 +125,59 @@ def _usual(device: str, in_sweep: bool) -> list[str]:
 def _shapes(shape: list[str] | None, problems: list[int] | None, horizon: list[int] | None) -> list[tuple[int, int]]:
     if not shape:
         return [(count, steps) for count in problems or (64, 1024) for steps in horizon or (8, 32, 128)]
-    pairs = [text.partition("x")[::2] for text in shape]
-    found = []
-    for (count, steps), text in zip(pairs, shape, strict=True):
-        one, two = whole_number(count), whole_number(steps)
-        if not one or not two:
-            raise ValueError(f"shape must be problems x horizon; got {text[:40]!r}. Write it as 65536x8.")
-        found.append((one, two))
-    return found
+    return [_numbers(text, ("problems", "horizon")) for text in shape]  # type: ignore[misc]
+
+
+def _numbers(text: str, names: tuple[str, ...]) -> tuple[int, ...]:
+    """The numbers of a shape."""
+    found = tuple(whole_number(part) for part in text.split("x"))
+    if len(found) != len(names) or not all(found):
+        example = "x".join(("65536", "8", "16", "16")[: len(names)])
+        raise ValueError(f"shape must be {' x '.join(names)}; got {text[:40]!r}. Write it as {example}.")
+    return found  # type: ignore[return-value]
+
+
+@app.command()
+def forms(
+    shape: Annotated[
+        list[str] | None, typer.Option(help="problems x horizon x n x m, as 65536x8x16x16; many if not given.")
+    ] = None,
+    regime: Annotated[str, typer.Option(help=f"Parameters: {', '.join(REGIMES)}.")] = "trained",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds in which all forms take turns.")] = 15,
+    out: Annotated[Path, typer.Option(help="CSV file to write, after every shape.")] = Path("bench/forms.csv"),
+) -> None:
+    """Forms of the CUDA kernels against each other, as CUDA graphs: time of both passes, memory, error. Tells which one
+    `lqr/kernels/fused_forms.py` should choose on this GPU."""
+    from ttcnet.bench.forms import SHAPES, measure_forms
+
+    if regime not in REGIMES:
+        raise typer.BadParameter(f"regime must be one of {', '.join(REGIMES)}; got {regime!r}.")
+    try:
+        shapes = [_numbers(text, ("problems", "horizon", "n", "m")) for text in shape] if shape else SHAPES
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    _check("cuda", out, "it on a machine with a GPU")
+    rows: list[Row] = []
+    where = stamp()
+    for each in shapes:
+        for point, found in measure_forms(each, "cuda", regime, rounds):  # type: ignore[arg-type]
+            rows.append({name: str(value) for name, value in (vars(point) | found).items()} | where)
+            say(_form_line(point.form, each, found))
+        write([{name: row.get(name, "") for name in max(rows, key=len)} for row in rows], out)
+    say(f"Written to {out}")
+
+
+def _form_line(form: str, shape: tuple[int, ...], found: dict[str, Any]) -> str:
+    head = f"{'x'.join(map(str, shape))}, {form}"
+    if found["status"] != "ok":
+        return f"{head}: {found['status']}"
+    parts = []
+    for word in ("forward", "both"):
+        ratio, low, high = (found[f"{word}_ratio{end}"] for end in ("", "_p20", "_p80"))
+        took = f"{word} {found[f'{word}_ms']:.3g} ms, {100 * found[f'{word}_of_limit']:.2g} % limit"
+        parts.append(f"{took}, {ratio:.3f} ({low:.3f} to {high:.3f}) of plain")
+    errors = f"u {found['error_u']:.0e}, gradient {found['error_worst_gradient']:.0e}"
+    return f"{head}: {'; '.join(parts)}; {found['peak_mb']:.0f} MB; {errors}"
 
 
 @app.command()
@@ -166,10 +213,10 @@ def decode(
     shape: Annotated[str, typer.Option(help="8B, the shape of Llama 3, or tiny.")] = "8B",
     prompt: Annotated[int, typer.Option(min=1, help="Tokens of the prompt.")] = 64,
     new: Annotated[int, typer.Option(min=6, help="Tokens to generate: one more than there are horizons.")] = 128,
-    repeats: Annotated[int, typer.Option(min=1, help="Generations of each to take the median of.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds of texts to take the median of.")] = 9,
     out: Annotated[Path, typer.Option(help="CSV file to write, after every measurement.")] = Path("bench/decode.csv"),
 ) -> None:
-    """Generating text, batch 1, bfloat16: tokens a second with and without TTC layers."""
+    """Generating text, batch 1, bfloat16: tokens a second with and without TTC layers, which take turns."""
     say("Starting transformers ...", err=True)
     from ttcnet.bench.decode import SHAPES, measure_decoding
 
@@ -183,13 +230,25 @@ def decode(
         write(rows, out)
         kind = f"T = {point.horizon}" if point.horizon else "no TTC"
         how = "compiled" if point.compiled else "eager"
-        say(f"{kind}, {how}: {found['ms_per_token']:.2f} ms a token, {100 * (found['slower'] - 1):+.1f} %")
+        low, slower, high = (100 * (found[name] - 1) for name in ("slower_p20", "slower", "slower_p80"))
+        say(f"{kind}, {how}: {found['ms_per_token']:.2f} ms a token, {slower:+.1f} % ({low:+.1f} to {high:+.1f})")
     say(f"Written to {out}")
 
 
 def show(rows: list[tuple[Point, Outcome]], console: Console) -> None:
     table = Table(title="Planning, forward + backward, float32, n = m = 16")
-    columns = ("problems", "T", "provider", "forward ms", "both ms", "20-80 %", "peak MB", "error u", "worst gradient")
+    columns = (
+        "problems",
+        "T",
+        "provider",
+        "forward ms",
+        "both ms",
+        "20-80 %",
+        "of limit",
+        "peak MB",
+        "error u",
+        "worst gradient",
+    )
     for column in columns:
         table.add_column(column, justify="left" if column == "provider" else "right")
     for point, outcome in {replace(point, sweep=""): outcome for point, outcome in rows}.items():  # each shape once
@@ -202,8 +261,15 @@ def show(rows: list[tuple[Point, Outcome]], console: Console) -> None:
             f"{outcome.forward_ms:.3g}",
             f"{outcome.median_ms:.3g}",
             f"{outcome.p20_ms:.3g}-{outcome.p80_ms:.3g}",
+            _percent(outcome.limit_forward_ms, outcome.forward_ms)
+            + " / "
+            + _percent(outcome.limit_ms, outcome.median_ms),
             f"{outcome.peak_mb:.0f}",
             f"{outcome.error_u:.0e}",
             f"{outcome.error_worst_gradient:.0e}",
         )
     console.print(table)
+
+
+def _percent(limit: float, time: float) -> str:
+    return "-" if math.isnan(limit) else f"{100 * limit / time:.2g} %"

@@ -64,6 +64,10 @@ def sft(
         bool, typer.Option(help="Put several rows into a sequence; they do not see each other.")
     ] = FineTuning.packing,
     bf16: Annotated[bool, typer.Option(help="Compute in bfloat16.")] = FineTuning.bf16,
+    weights: Annotated[str, typer.Option(help="Weights of the base: float32 or bfloat16.")] = FineTuning.weights,
+    sharded: Annotated[
+        bool, typer.Option(help="Spread weights, gradients and the optimizer over the processes, by FSDP2.")
+    ] = FineTuning.sharded,
     check_pointing: Annotated[
         bool, typer.Option(help="Recompute activations, to save memory.")
     ] = FineTuning.check_pointing,
@@ -76,7 +80,8 @@ def sft(
     trust_remote_code: Trust = False,
 ) -> None:
     """Fine-tune a language model, with TTC layers inserted. Killed runs resume from their last checkpoint when
-    the command is given again; SIGTERM makes one first. On several GPUs: accelerate launch -m ttcnet.cli sft ..."""
+    the command is given again; SIGTERM makes one first. On several GPUs: torchrun --nproc-per-node 8 -m
+    ttcnet.cli sft ..."""
     from ttcnet.errors import errors_as_sentences, fail
     from ttcnet.extras import require
     from ttcnet.model_names import check_model
@@ -92,10 +97,11 @@ def sft(
         tell("Starting transformers ...")
         for package in ("datasets", "peft", "transformers"):
             require(package, "sft", "ttcnet sft")
-        from ttcnet.processes import is_first_process
+        from ttcnet.processes import is_first_process, leave_job
         from ttcnet.train.sft import RESULTS, fine_tune
 
         fine_tune(config, trust_remote_code=trust_remote_code)
+        leave_job()
     if is_first_process():
         kind = RESULTS[config.train]
         say(f"Done. The {kind} is in {Path(config.out) / kind}.")

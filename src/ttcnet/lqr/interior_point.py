@@ -78,7 +78,8 @@ class State:
             self._warm(start)
         self.unit = self.z.amax(-1)
         broken = ~self.h.flatten(1).isfinite().all(-1)
-        self.status[broken] = int(Status.NOT_FINITE)
+        known = torch.stack([x.flatten(1).isfinite().all(-1) for x in terms if x is not None]).all(0)
+        self.status[broken] = torch.where(known[broken], int(Status.NO_MINIMUM), int(Status.NOT_FINITE))
 
     def _warm(self, start: ConstrainedSolution) -> None:
         """Start from the actions and multipliers of another solution, moved a little into the interior."""

@@ -4,6 +4,7 @@ runs only where the user has said so, and weights that are missing are an error,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,13 @@ class Whole:
     def from_pretrained(name: str, *, trust_remote_code: bool = False, **options: Any) -> Any:
         load: Any = AutoModelForCausalLM.from_pretrained  # with output_loading_info it returns two things
         model, report = load(name, trust_remote_code=trust_remote_code, output_loading_info=True, **options)
-        if missing := sorted(report["missing_keys"]):
-            more = f" and {len(missing) - SHOWN:,} more" if len(missing) > SHOWN else ""
-            value = f"{name!r}, which has no {', '.join(missing[:SHOWN])}{more}"
-            fail("model", RULE, value, "Its weights are not whole: fetch or save them again.", "no-model")
+        check_missing(name, report["missing_keys"])
         return model
+
+
+def check_missing(name: str, missing: Iterable[str]) -> None:
+    """Fail if a model's files lack weights."""
+    if missing := sorted(missing):
+        more = f" and {len(missing) - SHOWN:,} more" if len(missing) > SHOWN else ""
+        value = f"{name!r}, which has no {', '.join(missing[:SHOWN])}{more}"
+        fail("model", RULE, value, "Its weights are not whole: fetch or save them again.", "no-model")

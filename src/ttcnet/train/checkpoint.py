@@ -1,13 +1,14 @@
 """The content of a checkpoint: weights, the optimizer's state of each, and random states, as tensors by name.
 
-All tensors are whole, however many processes they are spread over (DDP, FSDP2), so that a checkpoint is resumed by as
-many processes or by others.
+What is spread over processes by FSDP2 stays so: each process keeps and reads its pieces (`parts`), whatever the number
+of processes was that the pieces were made by.
 """
 
 from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,56 +16,70 @@ import torch
 from torch import Tensor, nn
 
 from ttcnet.errors import fail
-from ttcnet.processes import is_first_process, whole
+from ttcnet.pieces import own_piece
+
+from .parts import Parts
 
 WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # what compiling and checkpointing put into names
 DAMAGED = "It is damaged: delete it."
 
 
 def model_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The trained weights, and the optimizer's state of each, by the name of the weight. Every process must call this;
-    the first one gets the tensors."""
+    """Weights that are trained, and what the optimizer remembers of each, by the name of the weight. Those that are
+    spread over processes stay so."""
     parameters = trained_parameters(model)
     found: dict[str, Any] = {f"model/{name}": parameter for name, parameter in parameters.items()}
     for name, parameter in parameters.items():
         for kind, value in optimizer.state.get(parameter, {}).items():
             found[f"optimizer/{kind}/{name}"] = value
-    tensors = {}
-    for name, value in found.items():
-        tensor = whole(value.detach()) if isinstance(value, Tensor) else torch.tensor(value)
-        if is_first_process():
-            tensors[name] = tensor
-    return tensors
+    return {name: x.detach() if isinstance(x, Tensor) else torch.tensor(x) for name, x in found.items()}
 
 
 @torch.no_grad()
 def restore_model(
-    tensors: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer, source: str = "checkpoint"
+    tensors: Mapping[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer, source: str = "checkpoint"
 ) -> None:
-    """Put back what `model_state` returned. Tensors that exist are overwritten in place."""
+    """Put back what `model_state` returned. Every process takes its pieces. Tensors that exist are overwritten in
+    place."""
     parameters = trained_parameters(model)
     saved = {name.removeprefix("model/") for name in tensors if name.startswith("model/")}
     if saved != set(parameters):
         odd = f"missing {sorted(set(parameters) - saved)}, extra {sorted(saved - set(parameters))}"
         remedy = "Resume with the settings that the run was started with, or choose another folder."
         fail(source, "must hold the weights that are trained", odd, remedy, code="weights")
-    check_shapes(tensors, {name: tuple(parameter.shape) for name, parameter in parameters.items()}, source)
     on_device = optimizer.defaults.get("capturable") or optimizer.defaults.get("fused")
-    for key, value in tensors.items():
-        if key.startswith("model/"):
-            parameter = parameters[key.removeprefix("model/")]
-            parameter.copy_(_spread_like(parameter, value))
-        elif key.startswith("optimizer/"):
-            _, kind, name = key.split("/", 2)
-            parameter = parameters[name]
-            memory: dict[str, Any] = optimizer.state[parameter]
-            if isinstance(memory.get(kind), Tensor):
-                there = memory[kind]
-                there.copy_(_spread_like(there, value))
-            elif value.ndim == 0:  # a count of steps stays on the CPU unless the optimizer wants it on the device
-                memory[kind] = value.to(parameter.device) if on_device else value.clone()
-            else:
-                memory[kind] = _spread_like(parameter, value)
+    for key in tensors:
+        kind, _, name = key.rpartition("/")
+        if kind.startswith(("random", "task", "average")):
+            continue
+        if name not in parameters:
+            fail(source, "must hold the optimizer's memory of these weights", key, DAMAGED, code="damaged")
+        parameter, what = parameters[name], kind.removeprefix("optimizer/")
+        value = read_like(tensors, key, torch.empty(()) if what == "step" else parameter, source)
+        memory: dict[str, Any] = optimizer.state[parameter]
+        if kind == "model":
+            own_piece(parameter).values.copy_(value)
+        elif isinstance(memory.get(what), Tensor):
+            own_piece(memory[what]).values.copy_(value)
+        elif what == "step":  # stays on the CPU unless the optimizer wants it on the device
+            memory[what] = value.to(parameter.device) if on_device else value.clone()
+        else:
+            memory[what] = torch.empty_like(parameter, dtype=value.dtype)
+            own_piece(memory[what]).values.copy_(value)
+
+
+def read_like(tensors: Mapping[str, Tensor], key: str, like: Tensor, source: str) -> Tensor:
+    """This process's piece of a tensor that is kept: numbers, in the shape of another."""
+    piece = own_piece(like)
+    whole = tensors.shape(key) if isinstance(tensors, Parts) else tuple(tensors[key].shape)
+    value = None
+    if whole == tuple(like.shape):
+        where = tuple(slice(a, a + b) for a, b in zip(piece.start, piece.size, strict=True))
+        value = tensors.read(key, where) if isinstance(tensors, Parts) else tensors[key][where]
+    odd = (torch.bool, torch.complex64, torch.complex128)
+    if value is None or value.dtype in odd or not value.isfinite().all():
+        fail(source, "must hold numbers in the shapes of this model", f"{key}, {whole}", DAMAGED, code="damaged")
+    return value
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -79,37 +94,13 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return found
 
 
-def check_shapes(tensors: dict[str, Tensor], shapes: dict[str, tuple[int, ...]], source: str = "checkpoint") -> None:
-    """Fail unless every tensor but random states belongs to a weight, has its shape or counts steps, and is finite."""
-    for key, value in tensors.items():
-        name = key.rpartition("/")[2]
-        if key.startswith(("random/", "task/")):
-            continue
-        counts = key.startswith("optimizer/step/")
-        fits = name in shapes and tuple(value.shape) == (() if counts else shapes[name])
-        if not fits or value.dtype in (torch.bool, torch.complex64, torch.complex128) or not value.isfinite().all():
-            shown = f"{key}, {str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
-            fail(source, "must hold numbers in the shapes of this model", shown, DAMAGED, code="damaged")
-
-
-def check_carried(tensors: dict[str, Tensor], carried: dict[str, Tensor], source: str = "checkpoint") -> None:
+def check_carried(tensors: Mapping[str, Tensor], carried: dict[str, Tensor], source: str = "checkpoint") -> None:
     """Fail unless the tensors that a task carries from step to step are there, in their shapes."""
     for name, x in carried.items():
         value = tensors.get(f"task/{name}")
         if value is None or value.shape != x.shape or value.dtype != x.dtype or not value.isfinite().all():
             shown = f"no task/{name}" if value is None else f"task/{name}, {value.dtype} {tuple(value.shape)}"
             fail(source, "must hold what the last step handed on", shown, DAMAGED, code="damaged")
-
-
-def _spread_like(like: Tensor, value: Tensor) -> Tensor:
-    """A whole tensor on the device of another one, and sharded over processes in the same way."""
-    value = value.to(like.device)
-    if not hasattr(like, "full_tensor"):
-        return value
-    from torch.distributed.tensor import DTensor, distribute_tensor
-
-    assert isinstance(like, DTensor)
-    return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
 
 
 def random_states() -> dict[str, Tensor]:
@@ -123,7 +114,7 @@ def random_states() -> dict[str, Tensor]:
     return states
 
 
-def restore_random(tensors: dict[str, Tensor], source: str = "checkpoint") -> None:
+def restore_random(tensors: Mapping[str, Tensor], source: str = "checkpoint") -> None:
     """Put back what `random_states` returned."""
     try:
         others = json.loads(tensors["random/others"].numpy().tobytes())

@@ -4,6 +4,7 @@ when it is resumed. They stay on the disk: memory does not limit their number.""
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from rich.console import Console
 
 from ttcnet.errors import fail
 from ttcnet.model_names import reason
-from ttcnet.processes import is_first_process
+from ttcnet.processes import PATIENCE, is_first_process, of_first, rank, together
 from ttcnet.reading import count, read_json, rows
 from ttcnet.terminal.progress_bars import Bar
 from ttcnet.writing import clear, replacing, write_json
@@ -26,6 +27,7 @@ from .settings import FineTuning
 SCHEMA = pa.schema({name: pa.list_(pa.int32()) for name in Example._fields})
 DATA, FACTS = "examples.arrow", "examples.json"
 ROWS = 1000  # that are written at a time
+SHOWN = 60  # characters of a value in a message
 
 
 class Store:
@@ -65,19 +67,47 @@ def examples_of(config: FineTuning, tokenizer: Any, folder: Path, begun: bool = 
     origin |= {"template": tokenizer.chat_template}
     if file.is_file():
         origin |= {"bytes": file.stat().st_size, "changed": file.stat().st_mtime_ns}
-    if is_first_process() and _counts(folder, origin) is None:
-        folder.mkdir(parents=True, exist_ok=True)
-        clear(folder)
-        with replacing(folder / DATA) as new:
-            made, digest = _make(config, tokenizer, new)
-            if begun and _facts(folder).get("digest", digest) != digest:
-                remedy = "Restore the data, or choose another folder."
-                rule = f"must be that of the run in {folder.parent}"
-                fail("data", rule, f"other rows in {config.data}", remedy, "data-changed")
-            (folder / FACTS).unlink(missing_ok=True)
-        write_json(folder / FACTS, {"counts": made, "origin": origin, "digest": digest})
-    while (counts := _counts(folder, origin)) is None:
-        time.sleep(1)
+    _agree(origin)
+    with together():
+        if is_first_process() and _counts(folder, origin) is None:
+            _make_in(folder, config, tokenizer, origin, begun)
+    with together():
+        return _read(folder, origin)
+
+
+def _agree(origin: dict[str, Any]) -> None:
+    """All processes of a job must have the same data. When a file was changed, machines may tell differently."""
+    first = json.loads(of_first(json.dumps(origin)))
+    with together():
+        if odd := [key for key in origin if origin[key] != first.get(key) and key != "changed"]:
+            theirs, here = ({key: str(each.get(key))[:SHOWN] for key in odd} for each in (first, origin))
+            rule, value = f"must be that of process 0, {theirs}", f"{here} in process {rank()}"
+            fail("data", rule, value, "Give all machines the same files.", "disagree")
+    origin.update(first)
+
+
+def _make_in(folder: Path, config: FineTuning, tokenizer: Any, origin: dict[str, Any], begun: bool) -> None:
+    """New examples in the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    clear(folder)
+    with replacing(folder / DATA) as new:
+        made, digest = _make(config, tokenizer, new)
+        if begun and _facts(folder).get("digest", digest) != digest:
+            remedy = "Restore the data, or choose another folder."
+            rule = f"must be that of the run in {folder.parent}"
+            fail("data", rule, f"other rows in {config.data}", remedy, "data-changed")
+        (folder / FACTS).unlink(missing_ok=True)
+    write_json(folder / FACTS, {"counts": made, "origin": origin, "digest": digest})
+
+
+def _read(folder: Path, origin: dict[str, Any]) -> Examples:
+    """Those that the first process made, which a network filesystem may show a little later."""
+    end = time.monotonic() + PATIENCE
+    while (counts := _counts(folder, origin)) is None and time.monotonic() < end:
+        time.sleep(0.5)
+    if counts is None:
+        remedy = "Name a folder on a filesystem that all machines share, by its whole path."
+        fail("out", "must be one folder for all processes", f"{folder} without examples", remedy, "not-found")
     try:
         return Examples(Dataset.from_file(str(folder / DATA)), **counts)
     except (pa.ArrowInvalid, OSError, TypeError, ValueError) as error:

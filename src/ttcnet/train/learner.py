@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -14,12 +13,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from ttcnet.errors import fail
+from ttcnet.pieces import is_spread
 from ttcnet.processes import count, rank, total, whole
 
 from .checkpoint import (
     check_carried,
     model_state,
     random_states,
+    read_like,
     restore_model,
     restore_random,
     seed_all,
@@ -61,7 +62,7 @@ class Learner:
 
     Args:
         task: what is learned.
-        model: on the CPU or on its device, where it is put.
+        model: on the CPU or on its device, where it is put; or spread over the processes (`sharding`).
         groups: of parameters, for AdamW, with a "share" of the learning rate.
         clip: the greatest norm of the gradients.
         ema: the share of the running average of the weights that is kept at each step; 0 for none.
@@ -86,7 +87,7 @@ class Learner:
     ) -> None:
         self.task, self.model, self.device = task, model, torch.device(device)
         self.step, self.steps, self.seed, self.clip, self.ema = 0, task.steps, seed, clip, ema
-        sharded = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+        sharded = any(is_spread(parameter) for parameter in model.parameters())
         if not sharded:
             nn.Module.to(model, self.device)
         on_gpu = self.device.type == "cuda"
@@ -94,11 +95,9 @@ class Learner:
             group["lr"] = torch.zeros((), device=self.device) if captured else 0.0
         self.optimizer: Any = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=on_gpu, capturable=captured)
         self.parallel: nn.Module = model
-        if sharded:
-            self._shard(bf16)
-        elif count() > 1:
+        if count() > 1 and not sharded:
             self.parallel = DistributedDataParallel(model, find_unused_parameters=may_skip)
-        self.bf16 = bf16 and not sharded  # accelerate has seen to it
+        self.bf16 = bf16 and not sharded  # FSDP2 has seen to it
         self._trained = trained_parameters(self.model)
         self.average = [p.detach().clone() for p in self._trained.values()] if ema else []
         self.sums = torch.zeros(2 + task.counts, device=self.device)  # of loss, norm of the gradients, counts
@@ -107,14 +106,6 @@ class Learner:
         self._stream = torch.cuda.Stream() if captured else None
         self._fixed = [x.clone() for x in task.begin(0)[0]] if captured else []  # where a captured step reads its batch
         seed_all(seed)  # of dropout
-
-    def _shard(self, bf16: bool) -> None:
-        """Shard the model by FSDP2, if `accelerate launch` was told to."""
-        from accelerate import Accelerator
-
-        accelerator = Accelerator(mixed_precision="bf16" if bf16 else "no")
-        self.parallel, wrapped = accelerator.prepare(self.model, self.optimizer)
-        self.model, self.optimizer = self.parallel, wrapped.optimizer
 
     def advance(self) -> None:
         """Take one step."""
@@ -185,7 +176,7 @@ class Learner:
         restore_random(random)
 
     def _changed(self) -> dict[str, Tensor]:
-        """All tensors that a step changes. Every process must call this; the first one gets the result."""
+        """All tensors that a step changes."""
         averages = zip(self._trained, self.average, strict=False)
         others = {f"average/{name}": x for name, x in averages} | {
             f"task/{name}": x for name, x in self.task.carried.items()
@@ -201,7 +192,7 @@ class Learner:
         self.finish_step()
         return self._changed()
 
-    def restore(self, tensors: dict[str, Tensor], step: int, source: str) -> None:
+    def restore(self, tensors: Mapping[str, Tensor], step: int, source: str) -> None:
         if self.average and (missing := [name for name in self._trained if f"average/{name}" not in tensors]):
             value, remedy = f"none of {', '.join(missing)[:200]}", "It is damaged: delete it."
             fail(source, "must hold the average of every weight", value, remedy, code="damaged")
@@ -210,7 +201,7 @@ class Learner:
         for name, x in self.task.carried.items():
             x.copy_(tensors[f"task/{name}"])
         for name, x in zip(self._trained, self.average, strict=False):
-            x.copy_(tensors[f"average/{name}"])
+            x.copy_(read_like(tensors, f"average/{name}", x, source))
         self.step = self._since = step
 
     def news(self) -> dict[str, float]:

@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NoReturn, Protocol
@@ -14,7 +14,8 @@ from typing import Any, NoReturn, Protocol
 from rich.console import Console
 from torch import Tensor
 
-from ttcnet.processes import any_of_all, count, is_first_process
+from ttcnet.errors import fail
+from ttcnet.processes import any_of_all, count, is_first_process, of_first, rank, together
 from ttcnet.terminal.console import tell
 from ttcnet.terminal.progress_bars import Bar
 
@@ -40,9 +41,9 @@ class Trainable(Protocol):
         """The same numbers as text, for the progress bar."""
 
     def state(self) -> dict[str, Tensor]:
-        """The tensors of a checkpoint. Every process must call this; the first one needs the result."""
+        """For a checkpoint: tensors that are spread over processes, or the same in all."""
 
-    def restore(self, tensors: dict[str, Tensor], step: int, source: str) -> None:
+    def restore(self, tensors: Mapping[str, Tensor], step: int, source: str) -> None:
         """Put back what `state` returned after a step. `source` names the checkpoint in messages."""
 
 
@@ -129,8 +130,15 @@ def _resume(run: Run, each: Trainable) -> None:
     last = run.last_checkpoint()
     if last is not None:
         tell(f"Resuming from {last.path}.")
-        each.restore(last.tensors, last.step, str(last.path))
-        restore_random(last.tensors, str(last.path))
+    first = of_first("none" if last is None else last.path.name)
+    with together():
+        if last is not None:
+            if last.path.name != first:
+                remedy = "Wait until all machines see the same files, or delete the odd one."
+                value = f"{last.path.name} in process {rank()}"
+                fail("checkpoint", f"must be that of process 0, {first}", value, remedy, "disagree")
+            each.restore(last.tensors, last.step, str(last.path))
+            restore_random(last.tensors, str(last.path))
     run.cut_log(each.step)
 
 

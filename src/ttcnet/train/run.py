@@ -1,7 +1,7 @@
 """A run: one folder with its lock, settings.json, log.jsonl, checkpoints and results.
 
 settings.json holds the settings, flat, and under "provenance" what made the run: command, commit, versions, machine.
-A checkpoint is one file, checkpoint-STEP.safetensors, whatever trained and however many processes did.
+A checkpoint is checkpoint-STEP.safetensors, with parts beside it where a model is spread over processes (`parts`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from ttcnet import tensor_file
 from ttcnet.environment import provenance
 from ttcnet.errors import fail, whole_number
 from ttcnet.locking import owned
-from ttcnet.processes import check_shared, is_first_process, wait_for_all
+from ttcnet.processes import check_shared, is_first_process, of_first, rank, together
 from ttcnet.reading import check_fields, check_settings, read_json
 from ttcnet.terminal.console import tell
 from ttcnet.writing import put, temporary, write_bytes, write_json
+
+from . import parts
+from .parts import Parts
 
 SETTINGS, LOG, PROVENANCE = "settings.json", "log.jsonl", "provenance"
 OLDER_SETTINGS = "config.json"  # in results that were published before
@@ -35,7 +38,7 @@ class Checkpoint(NamedTuple):
 
     path: Path
     step: int
-    tensors: dict[str, Tensor]
+    tensors: Parts
 
 
 class Run:
@@ -78,6 +81,7 @@ class Run:
         with ExitStack() as opening:
             opening.enter_context(owned(self.folder))
             check_shared(self.folder)
+            self._agree()
             self._refuse_older()
             self._settle()
             self._open = opening.pop_all()
@@ -102,6 +106,15 @@ class Run:
         if older:
             remedy = "Finish the run with the version that began it, or choose another folder."
             fail("out", "must hold no checkpoint of an older version", older[0], remedy, code="damaged")
+
+    def _agree(self) -> None:
+        """All processes of a job must have the same settings."""
+        first = json.loads(of_first(json.dumps(self.settings)))
+        with together():
+            if odd := [key for key in {**first, **self.settings} if first.get(key) != self.settings.get(key)]:
+                theirs, here = ({key: each.get(key) for key in odd} for each in (first, self.settings))
+                rule, value = f"must be those of process 0, {theirs}", f"{here} in process {rank()}"
+                fail("settings", rule, value, "Start all with the same command and the same file.", "disagree")
 
     def check_settings(self) -> dict[str, Any]:
         """Fail if the run was begun with other settings. Returns those that have grown, with their earlier values."""
@@ -129,7 +142,7 @@ class Run:
         if self.begun and (found := settings_of(self.folder)):
             return found
         if last := self.last_checkpoint():
-            return tensor_file.facts(last.path)["settings"]
+            return last.tensors.facts["settings"]
         return None
 
     def _settle(self) -> None:
@@ -173,21 +186,23 @@ class Run:
         return [found[step] for step in sorted(found)]
 
     def save(self, step: int, tensors: dict[str, Tensor]) -> None:
-        """Save a checkpoint. Every process must call this; the first one has the tensors, and writes."""
-        if is_first_process():
-            facts = {"format": FORMAT, "step": step, "settings": self.settings}
-            tensor_file.save(self.folder / f"checkpoint-{step}.safetensors", tensors, facts)
-            for path in self.checkpoints()[: -self.keep]:
-                path.unlink()
-        wait_for_all()
+        """Save a checkpoint. Every process must call this. Each writes its pieces, the first one the rest.
+        Older ones are deleted when this one is whole."""
+        facts = {"format": FORMAT, "step": step, "settings": self.settings}
+        parts.write(self.folder / f"checkpoint-{step}.safetensors", tensors, facts)
+        with together():
+            if is_first_process():
+                for path in self.checkpoints()[: -self.keep]:
+                    parts.delete(path)
+                parts.delete_strays(self.folder)
 
     def last_checkpoint(self) -> Checkpoint | None:
         """The last checkpoint that is whole; None if there is no checkpoint at all. Damaged ones are reported."""
         damage: Exception | None = None
         for path in reversed(self.checkpoints()):
             try:
-                tensors, facts = tensor_file.load(path)
-                check_fields(str(path), facts, "Delete it.", format=int, step=int, settings=dict)
+                tensors = Parts(path)
+                facts = tensors.facts
                 if facts["format"] != FORMAT:
                     rule = f"must be a checkpoint of format {FORMAT}"
                     fail(str(path), rule, facts["format"], "Use the version of ttcnet that wrote it.", code="damaged")
@@ -203,7 +218,7 @@ class Run:
     def forget(self) -> None:
         """Delete all checkpoints."""
         for path in self.checkpoints():
-            path.unlink()
+            parts.delete(path)
 
     def cut_log(self, step: int) -> None:
         """Remove the lines that a killed run wrote after its last checkpoint, at `step`, and a line that it left

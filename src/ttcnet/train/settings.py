@@ -12,6 +12,7 @@ from ttcnet.nn.options import check_insert, parse_interleave
 from ttcnet.settings import check_type
 
 TRAINED = ("inserted", "all", "lora")
+WEIGHTS = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,11 @@ class FineTuning:
         max_length: leave out rows of more tokens, and the size of a pack. None: a row that is too long for the model
             is an error.
         packing: put several rows into a sequence; they do not see each other.
-        bf16: compute in bfloat16, with weights in float32.
+        bf16: compute in bfloat16.
+        weights: what holds the weights of the base model: "float32" or "bfloat16", which takes half of the memory and
+            drops updates of less than 1/256 of a weight. What is inserted, and LoRA, is in float32.
+        sharded: where several processes train, each holds a piece of every weight, gradient and state of the optimizer
+            (FSDP2); otherwise each holds all.
         check_pointing: recompute activations in the backward pass, to save memory.
         compiled: use torch.compile.
         save_every: steps between checkpoints. The last `keep` of them are kept.
@@ -63,6 +68,8 @@ class FineTuning:
     max_length: int | None = None
     packing: bool = False
     bf16: bool = True
+    weights: str = "float32"
+    sharded: bool = False
     check_pointing: bool = True
     compiled: bool = False
     save_every: int = 500
@@ -94,6 +101,17 @@ class FineTuning:
             fail("warm_up", "must lie in [0, 1)", self.warm_up, remedy, "out-of-range")
         if self.train not in TRAINED:
             fail("train", f"must be one of {', '.join(TRAINED)}", repr(self.train), "Use one of those.", "unknown-name")
+        if self.weights not in WEIGHTS:
+            fail(
+                "weights",
+                f"must be one of {', '.join(WEIGHTS)}",
+                repr(self.weights),
+                "Use one of those.",
+                "unknown-name",
+            )
+        if self.weights == "bfloat16" and not self.bf16:
+            remedy = "Pass bf16=True, or weights='float32'."
+            fail("weights", "must be float32 where bf16 is off", self.weights, remedy, "conflict")
         given = self.adapter or {}
         if "insert" in given:
             check_insert(given["insert"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,18 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch import nn
 
 from ttcnet import adapter
 from ttcnet.adapter import TTCAdapterConfig
 from ttcnet.command_options import usable
 from ttcnet.errors import fail
+from ttcnet.models.lean import without_weights
 from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.nn import ttc_layers
 from ttcnet.nn.horizon import parse
 from ttcnet.nn.options import CONTEXTS
-from ttcnet.processes import count, is_first_process, join_job
+from ttcnet.processes import count, is_first_process, join_job, of_first, rank, together
 from ttcnet.terminal.console import tell
 from ttcnet.torch_settings import avoid_cudnn, compiling_up_to
 
@@ -32,6 +33,7 @@ from .fine_tuning import Answers
 from .learner import Learner
 from .run import Run
 from .settings import FineTuning
+from .sharding import check_launcher, gathered, shard
 
 LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 RESULTS = {"all": "model", "inserted": "adapter", "lora": "adapter"}
@@ -53,6 +55,7 @@ def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None, *, t
     options: dict[str, Any] = dict(results=[RESULTS[config.train]], may_grow=[length], keep=config.keep)
     with loop.on_sigterm(loop.stop_at_once):
         device = join_job("cpu" if os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true" else usable("auto"))
+        options |= dict(free=["sharded"], defaults={"weights": "float32"})
         with Run(Path(config.out), _settings(config), **options) as run:
             return _fine_tune(config, run, device, model, tokenizer, trust_remote_code)
 
@@ -64,12 +67,16 @@ def _fine_tune(config: FineTuning, run: Run, device: str, model: Any, tokenizer:
     examples = examples_of(config, tokenizer, run.folder / "examples", begun=run.begun)
     tell(examples.report)
     run.note(examples=examples.counts)
+    fill = None
     if model is None:
         tell(f"Loading {config.model} ...")
-        with _whole():
-            model = causal_lm(config.model, torch.float32, trust_remote_code=trust_remote_code)
+        model, fill = _load(config, trust_remote_code)
     check_examples(examples, model, config.max_length)
     model = _insert(model, config)
+    if config.sharded and count() > 1:
+        shard(model, device, config.bf16)
+    if fill is not None:
+        fill(model)
     trained = learner(model, examples.rows, config, device)
     own = (
         adapter.horizon(model, model.config.horizon) if ttc_layers(model) else nullcontext()
@@ -118,6 +125,7 @@ def _tracked(config: FineTuning, run: Run) -> Iterator[loop.Report | None]:
 
 def _check(config: FineTuning) -> None:
     """Check what is known before anything is loaded."""
+    check_launcher()
     inserted = TTCAdapterConfig.from_dict(config.adapter) if config.adapter is not None else None
     if config.packing and inserted is not None and inserted.remembers:
         remedy = "Pass packing=false."
@@ -132,16 +140,20 @@ def _check(config: FineTuning) -> None:
         fail("report_to", f"must be one of {', '.join(known)}", repr(config.report_to), remedy, "unknown-name")
 
 
-@contextmanager
-def _whole() -> Iterator[None]:
-    """Every process loads the model in full, whatever accelerate asks for. Layers are inserted before FSDP distributes
-    the weights of the first process."""
-    name = "FSDP_CPU_RAM_EFFICIENT_LOADING"
-    before = os.environ.pop(name, None)
-    try:
-        yield
-    finally:
-        os.environ.update({} if before is None else {name: before})
+def _load(config: FineTuning, trust_remote_code: bool) -> tuple[Any, Callable[[nn.Module], None] | None]:
+    """The base model, and what is to be called when layers are inserted and all is spread: then each process reads its
+    pieces of the weights."""
+    dtype = getattr(torch, config.weights)
+    if not (config.sharded and count() > 1):
+        return causal_lm(config.model, dtype, trust_remote_code=trust_remote_code), None
+    with together():
+        model, weights, names = without_weights(config.model, dtype, trust_remote_code=trust_remote_code)
+    first, own = of_first(weights.describe()), weights.describe()
+    with together():
+        if own != first:
+            remedy = "Give all the same files."
+            fail("model", "must be that of process 0", f"other weights in process {rank()}", remedy, "disagree")
+    return model, lambda spread: weights.fill(spread, names)
 
 
 def _insert(model: Any, config: FineTuning) -> Any:
@@ -151,6 +163,8 @@ def _insert(model: Any, config: FineTuning) -> Any:
             remedy = 'Pass --insert none, or adapter = "none".'
             fail("insert", "must be none for a model that has its layers already", there, remedy, "has-layers")
         adapter.insert(model, TTCAdapterConfig.from_dict(config.adapter))
+        for parameter in adapter.parameters(model).values():
+            parameter.data = parameter.data.float()  # though the base may be in bfloat16
     if config.compiled:
         for part in getattr(model.base_model, "layers", [model]):  # those of one kind share what is compiled
             part.compile(backend=COMPILER)
@@ -178,8 +192,7 @@ def save_result(model: Any, tokenizer: Any, config: FineTuning, run: Run) -> Non
             adapter.save(model, new)
         if config.train != "inserted":
             alone = config.train == "lora"  # and the embeddings, of which PEFT would ask, are as they were
-            options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=alone)
-            weights = get_model_state_dict(model, options=options)
+            weights = gathered(model, trained=alone)
             if first:
                 model.save_pretrained(new, state_dict=weights, **{"save_embedding_layers": False} if alone else {})
         if first:

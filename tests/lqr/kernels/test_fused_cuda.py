@@ -12,6 +12,7 @@ import torch
 from tests.lqr import emulator
 from ttcnet.lqr import plan
 from ttcnet.lqr.kernels import fused_cuda
+from ttcnet.lqr.kernels.fused_forms import FORMS, Form, forced, kept_size, kept_steps
 from ttcnet.lqr.modulated import Family
 from ttcnet.testing.errors import NAMES, cast, differentiate, relative_errors, weights
 from ttcnet.testing.memory import unwritten_is_nan
@@ -21,7 +22,7 @@ needs_compiler = pytest.mark.skipif(emulator.COMPILER is None, reason="the emula
 PLACES = [pytest.param("cpu", marks=needs_compiler), pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
-def run_kernels(family, horizon, g, place, **shape):
+def run_kernels(family, horizon, g, place, form=FORMS["plain"], **shape):
     """The first actions and all gradients, by the kernels; `shape` overrides lanes, threads and blocks."""
     if place == "cuda":
         from ttcnet.lqr.kernels.nvrtc import run
@@ -30,7 +31,8 @@ def run_kernels(family, horizon, g, place, **shape):
     ready = Family(**{name: getattr(family, name).detach().to(place).contiguous() for name in NAMES})
     fused_cuda._shaped.cache_clear()
     with (
-        patch.object(fused_cuda, "_lanes", (lambda *_: shape["lanes"]) if shape else fused_cuda._lanes),
+        patch.object(fused_cuda, "lanes", (lambda *_: shape["lanes"]) if shape else fused_cuda.lanes),
+        forced(form),
         unwritten_is_nan(),
     ):
         u, kept = fused_cuda.forward(ready, horizon, True, run)
@@ -127,10 +129,57 @@ def test_a_problem_without_a_minimum_gives_nan(place, dtype):
     assert u[1, 1].isfinite().all()
 
 
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("n", "m", "horizon", "lanes", "dtype"),
+    [
+        (5, 8, 20, (2, 32, 1), torch.float64),
+        (16, 5, 18, (16, 32, 1), torch.float32),
+        (16, 5, 3, (4, 32, 1), torch.float32),
+    ],
+)
+def test_halves_of_check_points_give_the_same_bits(place, n, m, horizon, lanes, dtype):
+    """P is symmetric to the bit, so nothing is lost, by problems that are solved again with twice the digits either."""
+    family = draw("trained", tokens=2, heads=2, n=n, m=m)
+    family = cast(replace(family, r_inv=family.r_inv * torch.tensor([1.0, 1e4])[:, None]), dtype)
+    g = weights(family)
+    plain, halves = (run_kernels(family, horizon, g, place, FORMS[name], lanes=lanes) for name in ("plain", "halves"))
+    for name, x in plain.items():
+        assert torch.equal(x, halves[name]), name
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("form", [name for name in FORMS if name != "plain"])
+def test_every_form_is_exact(place, form):
+    """Beyond 64 steps, all kept or not."""
+    family, horizon = draw("trained", tokens=3, heads=3, n=5, m=3), 70
+    errors = errors_of(cast(family, torch.float64), horizon, place, form=FORMS[form])
+    assert max(errors.values()) < 1e-11, errors
+
+
 @pytest.mark.parametrize("horizon", [1, 2, 7, 8, 16, 17, 63, 64, 65, 256, 257, 511, 2048])
-@pytest.mark.parametrize("kept", [4, 16])
-def test_check_points_are_few(horizon, kept):
-    steps = fused_cuda.kept_steps(horizon, kept)
+@pytest.mark.parametrize("N", [16, 64])
+def test_check_points_are_few(horizon, N):
+    steps = kept_steps(Form(), 1024, N, horizon, 4)
     assert steps.stride % steps.kept == 0
     if not steps.at_once:
-        assert steps.points + steps.inner_points <= max(16, 2.5 * (horizon / kept) ** 0.5)
+        assert steps.points + steps.inner_points <= max(16, 2.5 * (horizon / steps.kept) ** 0.5)
+
+
+@pytest.mark.parametrize(("problems", "horizon", "whole"), [(1024, 2048, True), (65536, 64, True), (65536, 65, False)])
+def test_all_steps_are_kept_where_that_takes_little_memory(problems, horizon, whole):
+    assert kept_steps(FORMS["whole halves"], problems, 16, horizon, 4).at_once == whole
+    assert not kept_steps(FORMS["halves"], problems, 16, horizon, 4).at_once
+
+
+def test_a_half_is_not_much_more_than_half():
+    assert [kept_size(N, True) / N**2 for N in (4, 8, 16, 64)] == [1, 0.75, 0.625, 0.53125]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("n", "m", "lanes"), [(16, 16, (16, 32, 1)), (13, 20, (16, 64, 1)), (20, 7, (32, 32, 1))])
+def test_four_actions_at_once(place, n, m, lanes):
+    """More actions than lanes too, and a row of 32."""
+    family = cast(draw("trained", tokens=2, heads=3, n=n, m=m), torch.float64)
+    errors = errors_of(family, 5, place, form=FORMS["fours"], lanes=lanes)
+    assert max(errors.values()) < 1e-11, errors

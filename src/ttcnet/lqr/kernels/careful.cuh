@@ -109,7 +109,7 @@ __device__ __forceinline__ wide wide_dot(const real *x, const wide (&y)[N]) {
 
 // A wide P in memory, in places 2 which and 2 which + 1. A P that was never wide has a mark in the second.
 __device__ __forceinline__ void mark_narrow(real *memory, int which, const Shape &shape, const Problem &p) {
-    if (p.group.lane == 0) memory[((2 * which + 1) * shape.problems + p.index) * N * N] = (real)rsqrtf(-1.0f);
+    if (p.group.lane == 0) memory[((2 * which + 1) * shape.problems + p.index) * KEPT_SIZE] = (real)rsqrtf(-1.0f);
 }
 
 __device__ __forceinline__ void store_wide(real *memory, int which, const Shape &shape, const Problem &p, const wide (&P)[ROWS][N]) {
@@ -123,7 +123,7 @@ __device__ __forceinline__ void store_wide(real *memory, int which, const Shape 
 }
 
 __device__ __forceinline__ bool is_wide(const real *memory, int which, const Shape &shape, const Problem &p) {
-    const real mark = memory[((2 * which + 1) * shape.problems + p.index) * N * N];
+    const real mark = memory[((2 * which + 1) * shape.problems + p.index) * KEPT_SIZE];
     return mark == mark;
 }
 

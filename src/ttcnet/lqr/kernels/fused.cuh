@@ -12,11 +12,12 @@
 //
 // Set by the compiler: N, M (padded sizes), LANES, THREADS, BLOCKS (that a multiprocessor must hold at once), SHARED_B,
 // SHARED_Q, ONE_DECAY_A, SUMMED (neighbouring heads whose gradients of a shared B or Q are added up here, 1 or all of a
-// block), and real (float or double).
+// block), HALVES (whether the lower half of a symmetric matrix is all that is kept of it), FOURS (whether four actions are
+// absorbed together where a lane has one row), and real (float or double).
 
 // Shared memory of a group, in entries, sized so that neighbouring groups do not wait for the same banks:
 #define B_ROW (N + 4)                                     // of a row of B transposed, which lanes read one each
-#define EXCHANGE ((6 * (WIDEST + 4) + 31) / 32 * 32 + 4)  // through which its lanes tell each other vectors
+#define EXCHANGE (((FOURS ? 12 : 6) * (WIDEST + 4) + 31) / 32 * 32 + 4)  // through which its lanes tell each other vectors
 
 // Lanes of a group always move together; other groups of the warp may have ended.
 struct Group {
@@ -60,6 +61,8 @@ struct Group {
         __syncwarp(mask);
     }
     __device__ real *actions() const { return exchange + 4 * (WIDEST + 4); }
+    // with FOURS, two times four vectors more
+    __device__ real *fours(int which) const { return exchange + 4 * (1 + which) * (WIDEST + 4); }
 };
 
 // Everything a lane knows of its problem that does not change over time.
@@ -169,39 +172,57 @@ __device__ __forceinline__ void symmetric_part(const Problem &p, const real *roo
     }
 }
 
-// Matrices that are kept in global memory, N * N entries each, `which` by `which`, then problem by problem. Rows are cut
-// into fours, in an order that suits any number of lanes: neighbouring lanes find neighbouring fours.
-__device__ __forceinline__ int place(int row, int four_of_row) { return four_of_row * N + row % 4 * (N / 4) + row / 4; }
+// Symmetric matrices that are kept in global memory, KEPT_SIZE entries each, `which` by `which`, then problem by problem.
+// Rows are cut into fours, in an order that suits any number of lanes: neighbouring lanes find neighbouring fours. With
+// HALVES, the matrix is cut into blocks of 4 x 4, column by column of blocks, and those above the diagonal are left out.
+#define KEPT_SIZE (HALVES ? 2 * N * (N / 4 + 1) : N * N)
+
+// where a row of a block is, in fours, from the row's place in block 0
+__device__ __forceinline__ constexpr int block_at(int block) {
+    return HALVES ? 4 * (block * (N / 4) - block * (block + 1) / 2) : block * N;
+}
+__device__ __forceinline__ int place(unsigned row) { return HALVES ? row : row % 4 * (N / 4) + row / 4; }
 
 __device__ __forceinline__ void store(real *memory, int which, const Shape &shape, const Problem &p, const real (&P)[ROWS][N]) {
-    four *to = reinterpret_cast<four *>(memory + (which * shape.problems + p.index) * N * N);
+    real *to = memory + (which * shape.problems + p.index) * KEPT_SIZE;
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r)
+    for (int r = 0; r < ROWS; ++r) {
+        four *own = reinterpret_cast<four *>(to) + place(p.row(r));
 #pragma unroll
         for (int k = 0; k < N / 4; ++k) {
             four part;
 #pragma unroll
             for (int i = 0; i < 4; ++i) part.x[i] = P[r][4 * k + i];
-            to[place(p.row(r), k)] = part;
+            if (!HALVES || 4 * k <= p.row(r)) own[block_at(k)] = part;
         }
+    }
 }
 
 __device__ __forceinline__ void recall(const real *memory, int which, const Shape &shape, const Problem &p, real (&P)[ROWS][N]) {
-    const four *from = reinterpret_cast<const four *>(memory + (which * shape.problems + p.index) * N * N);
+    const real *from = memory + (which * shape.problems + p.index) * KEPT_SIZE;
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r)
+    for (int r = 0; r < ROWS; ++r) {
+        const unsigned row = p.row(r);
+        const four *own = reinterpret_cast<const four *>(from) + place(row);
+        const real *mirrored = from + 4 * block_at(row / 4) + row % 4;  // this row's column in the blocks of its block's column
 #pragma unroll
         for (int k = 0; k < N / 4; ++k) {
-            const four part = from[place(p.row(r), k)];
+            if (!HALVES || 4 * k <= (int)row) {
+                const four part = own[block_at(k)];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) P[r][4 * k + i] = part.x[i];
+                for (int i = 0; i < 4; ++i) P[r][4 * k + i] = part.x[i];
+            } else {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) P[r][4 * k + i] = mirrored[16 * k + 4 * i];
+            }
         }
+    }
 }
 
 // A matrix that will be recalled soon: into the cache, each lane some of its lines.
 __device__ __forceinline__ void prefetch(const real *memory, int which, const Shape &shape, const Problem &p) {
-    const char *from = reinterpret_cast<const char *>(memory + (which * shape.problems + p.index) * N * N);
-    for (int line = p.group.lane; line * 128 < N * N * (int)sizeof(real); line += LANES)
+    const char *from = reinterpret_cast<const char *>(memory + (which * shape.problems + p.index) * KEPT_SIZE);
+    for (int line = p.group.lane; line * 128 < KEPT_SIZE * (int)sizeof(real); line += LANES)
         asm volatile("prefetch.global.L1 [%0];" ::"l"(from + line * 128));
 }
 

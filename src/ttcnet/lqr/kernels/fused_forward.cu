@@ -4,6 +4,7 @@
 #include "fused.cuh"
 #include "careful.cuh"
 
+static_assert(!FOURS || (ROWS == 1 && LANES >= 16), "four actions need sixteen lanes of one row each");
 #define TURN (ACTIONS > 1 ? ACTIONS : 2)  // actions between two passes of a loop over them
 
 // sqrt(w / d), for w >= 0, or NaN if d < 0: then the problem has no minimum. In float, one approximate reciprocal root, made
@@ -90,12 +91,90 @@ __device__ __forceinline__ void absorb(Problem &p, int j, real w, real w2, real 
     }
 }
 
+// Actions j .. j + 3 absorbed into P, a row of which a lane has, for fewer waits: what they see, the 4 x 4 products b'P b, one
+// each lane, an elimination that every lane does for itself, one update. Returns the largest 1 + w s, or `worst`.
+__device__ __forceinline__ real absorb_four(Problem &p, int j, const real (&w)[4], real (&P)[ROWS][N], real worst) {
+    const int lane = p.group.lane, next = WIDEST + 4;
+    real *seen = p.group.fours(0), *scaled = p.group.fours(1), v[4], odd[4], s[4][4];
+#pragma unroll
+    for (int a = 0; a < 4; ++a) v[a] = odd[a] = 0;
+#pragma unroll
+    for (int k = 0; k < N; k += 4)
+#pragma unroll
+        for (int a = 0; a < 4; ++a) {
+            real b[4];
+            load(p.Bt + (j + a) * B_ROW + k, b);
+#pragma unroll
+            for (int i = 0; i < 4; i += 2) {
+                v[a] += P[0][k + i] * b[i];
+                odd[a] += P[0][k + i + 1] * b[i + 1];
+            }
+        }
+#pragma unroll
+    for (int a = 0; a < 4; ++a) seen[a * next + lane] = v[a] += odd[a];
+    __syncwarp(p.group.mask);
+    // lane 4 a + c: what action a has to do with what action c saw
+    const real *own = p.Bt + (j + lane / 4 % 4) * B_ROW, *other = seen + lane % 4 * next;
+    real part[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int k = 0; k < N; k += 4) {
+        real b[4], x[4];
+        load(own + k, b);
+        load(other + k, x);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) part[i] += b[i] * x[i];
+    }
+    const real product = (part[0] + part[1]) + (part[2] + part[3]);
+#pragma unroll
+    for (int a = 0; a < 4; ++a)
+#pragma unroll
+        for (int c = a; c < 4; ++c) s[a][c] = p.group.from(product, 4 * a + c);
+#pragma unroll
+    for (int a = 0; a < 4; ++a) {
+        const real d = 1 + w[a] * s[a][a], scale = root_of_ratio(w[a], d);
+        worst = max(worst, d);
+#pragma unroll
+        for (int c = a + 1; c < 4; ++c) {
+            const real k = scale * scale * s[a][c];
+            v[c] = fma(-k, v[a], v[c]);
+#pragma unroll
+            for (int e = c; e < 4; ++e) s[c][e] = fma(-k, s[a][e], s[c][e]);
+        }
+        v[a] *= scale;
+        scaled[a * next + lane] = v[a];
+    }
+    __syncwarp(p.group.mask);
+#pragma unroll
+    for (int a = 0; a < 4; ++a)
+#pragma unroll
+        for (int k = 0; k < N; k += 4) {
+            real x[4];
+            load(scaled + a * next + k, x);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) P[0][k + i] = fma(-v[a], x[i], P[0][k + i]);
+        }
+    return worst;
+}
+
 // P becomes P°: all actions of step t absorbed. Returns the largest 1 + w s, or `worst`: how many digits P° has lost.
 __device__ __forceinline__ real absorb_all(Problem &p, int t, real (&P)[ROWS][N], real worst = 1) {
     real w[ACTIONS], v[ROWS], v2[ROWS], d, d2;
     p.B_fade(t, w);
 #pragma unroll
     for (int r = 0; r < ACTIONS; ++r) w[r] = p.r_inv[r] * w[r] * w[r];
+    if (FOURS) {
+        const int of_turn = max(ACTIONS, 4);
+#pragma unroll 1
+        for (int turn = 0; turn < M; turn += of_turn)
+#pragma unroll
+            for (int r = 0; r < of_turn; r += 4) {
+                real four_w[4];
+#pragma unroll
+                for (int a = 0; a < 4; ++a) four_w[a] = p.weight(w, r + a, turn + r + a);
+                worst = absorb_four(p, turn + r, four_w, P, worst);
+            }
+        return worst;
+    }
 #pragma unroll 1
     for (int turn = 0; turn < M; turn += TURN)
 #pragma unroll

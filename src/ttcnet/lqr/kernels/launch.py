@@ -75,10 +75,12 @@ def launch(
     of_group: int,
     of_B: int,
     of_Q: int,
-    summed: int | None = None,
+    summed: int = 1,
+    more: dict[str, int] | None = None,
 ) -> Launch:
     """A launch for so many lanes a problem, threads a block and blocks at once. A block's shared memory holds
-    `of_group` numbers for each of its problems, and `of_B` and `of_Q` for each B and Q that these have between them."""
+    `of_group` numbers for each of its problems, and `of_B` and `of_Q` for each B and Q that these have between them.
+    `more` is for the compiler."""
     each, threads, resident = lanes
     groups = threads // each
     tokens = min(groups, (groups - 1) // kind.heads + 2)
@@ -95,8 +97,7 @@ def launch(
         "ONE_DECAY_A": int(kind.one_decay_A),
         "real": "double" if kind.dtype == torch.float64 else "float",
     }
-    if summed is not None:
-        defines["SUMMED"] = summed
+    defines |= more or {}
     text = tuple((name, str(value)) for name, value in defines.items())
     blocks = math.ceil(kind.problems / groups)
-    return Launch(source, kernel, text, blocks, threads, numbers * kind.dtype.itemsize, summed or 1)
+    return Launch(source, kernel, text, blocks, threads, numbers * kind.dtype.itemsize, summed)

@@ -1,0 +1,209 @@
+"""Training and judging of `in_context_control`: policies that answer questions about systems they have read of.
+
+A demonstration is what the trunk has read of a prefix, a question (state, costs, horizon) and the first action of the
+plan that knows the system. What `where_planning_pays.imitation` says of horizons, arms and batches holds here.
+With the task "told" a token spells out A and B in the place of what a trunk has read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from experiments.in_context_control import systems as world
+from experiments.in_context_control.trunk import Reading, Trunk
+from experiments.lqr_in_a_token.tokens import Tokens
+from experiments.where_planning_pays import planner
+from experiments.where_planning_pays.imitation import (
+    BETWEEN,
+    BEYOND,
+    KNOB,
+    LONGEST,
+    PLANS,
+    TRAINED,
+    Demonstrations,
+    Imitation,
+    OwnHorizons,
+    told,
+)  # fmt: skip
+
+READ, TOLD = TASKS = ("read", "told")
+ARMS = ("system", "system-one", "mlp", "mlp-2.5", "ttc", "linear")
+SYSTEM: dict[str, Any] = {"heads": 2, "state_size": 4, "rank": 64, "context": "system"}
+LENGTHS = (1, 2, 4, 8, 16)  # of prefixes, at the test; in training any up to 16
+QUESTIONS = 8  # that a prefix is asked in training
+STEPS, WORST = 40, 10.0  # of an episode; the regret of one that is lost
+KINDS = {"seen": False, "held out": True}
+
+
+@dataclass(frozen=True)
+class Answers(Demonstrations):
+    """Settings of a run. `pool` counts the demonstrations of a seed."""
+
+    steps: int = 1500
+    batch: int = 128
+    pool: int = 51_200
+    episodes: int = 256
+    rates: tuple[float, ...] = (3e-3, 1e-2)
+    horizon: str = "fixed:1"  # unused: the demonstrations say it
+
+
+class Scene(NamedTuple):
+    """Fresh systems and what was read of them: contexts (seeds, N, K, width), or A and B where these are told."""
+
+    systems: planner.Systems
+    contexts: Tensor
+
+
+class Policies(Imitation):
+    """A run: all its seeds, each on the trunk of its own seed."""
+
+    settings: Answers
+
+    def __init__(self, settings: Answers, device: str, trunks: Path, reading: Reading) -> None:
+        seeds = range(settings.first_seed, settings.first_seed + settings.seeds)
+        self.trunks = [Trunk(trunks, reading, seed, device) for seed in seeds] if settings.task == READ else []
+        self.scenes: dict[tuple[bool, int], Scene] = {}
+        self.device = device
+        super().__init__(settings, device)
+
+    def _layer(self, size: dict[str, int]) -> nn.Module:
+        if self.settings.arm.startswith("system"):
+            return OwnHorizons(size["width"], **SYSTEM)
+        return super()._layer(size)
+
+    def read(self, systems: planner.Systems, seed: int, place: int) -> Tensor:
+        """What the trunk of the seed at this place has read of them, (N, K, width)."""
+        if not self.trunks:
+            return self._spelt(systems).unsqueeze(1)
+        tokens = world.transition_tokens(*world.prefixes(systems, seed)).to(self.device)
+        return self.trunks[place].contexts(tokens)
+
+    def _spelt(self, systems: planner.Systems) -> Tensor:
+        A, B = systems.physics["A"], systems.physics["B"]
+        return torch.cat([2 * A.flatten(1), 2 * B.flatten(1)], 1).float().to(self.device)
+
+    def _pool(self) -> Tokens:
+        """Seed by seed, and within a seed horizon by horizon. A prefix is asked QUESTIONS times, at other lengths."""
+        settings, found = self.settings, list[Tokens]()
+        each, count = settings.pool // len(TRAINED), settings.pool // QUESTIONS
+        for place, seed in enumerate(range(settings.first_seed, settings.first_seed + settings.seeds)):
+            systems = world.draw(count, 10_000 * (seed + 1))
+            contexts = self.read(systems, 10_000 * (seed + 1) + 1, place)
+            for number, T in enumerate(TRAINED):
+                source = 10_000 * (seed + 1) + 100 + T
+                rows = (torch.arange(each) + number * each) % count
+                few, states = world.asked_anew(chosen(systems, rows), source)
+                random = torch.Generator().manual_seed(source)
+                lengths = torch.randint(contexts.shape[1], (each,), generator=random)
+                y = planner.actions(few, few.physics["A"], few.physics["B"], states, T).float().to(self.device)
+                found.append(Tokens(self._tokens(contexts[rows, lengths], few, states, T), y))
+        return Tokens(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+
+    def _tokens(self, contexts: Tensor, systems: planner.Systems, states: Tensor, horizon: int) -> Tensor:
+        """Contexts (..., N, width) and a question each."""
+        asked = world.question(systems, states).to(self.device)
+        x = torch.cat([contexts, asked.expand(*contexts.shape[:-1], -1)], -1)
+        return x if self.settings.arm in PLANS else told(x, min(horizon, self.most))
+
+    def scene(self, held_out: bool, seed: int) -> Scene:
+        """Systems to judge by, the same for all arms."""
+        if (held_out, seed) not in self.scenes:
+            systems = world.draw(self.settings.judged, seed, held_out)
+            read = [self.read(systems, seed + 1, place) for place in range(self.settings.seeds)]
+            self.scenes[held_out, seed] = Scene(systems, torch.stack(read))
+        return self.scenes[held_out, seed]
+
+    @torch.no_grad()
+    def unexplained(  # type: ignore[override]
+        self,
+        horizons: tuple[int, ...],
+        length: int = 16,
+        *,
+        held_out: bool = False,
+        seed: int = 2,
+        own: int | None = None,
+    ) -> list[float]:
+        """The share of the variance of the answers that members leave, over these horizons together, after so many
+        transitions."""
+        systems, contexts = self.scene(held_out, seed)
+        read = contexts[:, :, min(length, contexts.shape[2]) - 1].repeat_interleave(len(self.settings.rates), 0)
+        answer = vmap(self.member, in_dims=(0, 0, None))
+        errors = whole = torch.zeros((), dtype=torch.float64)
+        for T in horizons:
+            few, states = world.asked_anew(systems, 1000 * seed + T)
+            y = planner.actions(few, few.physics["A"], few.physics["B"], states, T)
+            x = self._tokens(read, few, states, T)
+            found = (answer(self.weights, x, self._own(T) if own is None else own) * self.scale).double().cpu()
+            errors = errors + (found - y).square().mean((1, 2))
+            whole = whole + (y - y.mean(0)).square().mean()
+        return (errors / whole).tolist()
+
+    @torch.no_grad()
+    def regret(self, horizon: int, length: int = 16, *, held_out: bool = False) -> list[float]:
+        """Of acting for STEPS steps after so many transitions, by seed."""
+        systems, contexts = self.scene(held_out, 2)
+        few = chosen(systems, slice(self.settings.episodes))
+        read = contexts[:, : self.settings.episodes, min(length, contexts.shape[2]) - 1]
+        answer = vmap(self.member, in_dims=(0, 0, None))
+
+        def act(states: Tensor) -> Tensor:
+            x = self._tokens(read, few, states, horizon)
+            return (answer(self.weights, x, self._own(horizon)) * self.scale).double().cpu()
+
+        return regret(few, act, self.settings.seeds, horizon)
+
+    def everything(self) -> dict[str, Any]:
+        """All that is reported of a run with one learning rate."""
+        unexplained, acting, knob = list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
+        lengths = LENGTHS if self.trunks else LENGTHS[-1:]
+        for systems, held_out in KINDS.items():
+            for length in lengths:
+                values = self.unexplained(TRAINED, length, held_out=held_out)
+                unexplained.append({"name": "trained", "systems": systems, "length": length, "values": values})
+                values = self.regret(LONGEST, length, held_out=held_out)
+                acting.append({"horizon": LONGEST, "systems": systems, "length": length, "values": values})
+            for name, horizons in (("between", BETWEEN), ("64", BEYOND[-1:])):
+                values = self.unexplained(horizons, held_out=held_out)
+                unexplained.append({"name": name, "systems": systems, "length": LENGTHS[-1], "values": values})
+        if self.settings.arm in PLANS:
+            knob = [{"own": own, "values": self.unexplained((LONGEST,), own=own)} for own in KNOB]
+        else:  # what they do where they are told at most what they have seen
+            self.most = LONGEST
+            for systems, held_out in KINDS.items():
+                values = self.unexplained(BEYOND[-1:], held_out=held_out)
+                unexplained.append({"name": "64, told 32", "systems": systems, "length": LENGTHS[-1], "values": values})
+            self.most = Imitation.most
+        return {"unexplained": unexplained, "acting": acting, "knob": knob}
+
+
+def chosen(systems: planner.Systems, rows: slice | Tensor) -> planner.Systems:
+    """Those of them."""
+    return planner.Systems({k: x[rows] for k, x in systems.physics.items()}, systems.q[rows], systems.r[rows])
+
+
+def regret(systems: planner.Systems, act: Any, policies: int, horizon: int) -> list[float]:
+    """What policies pay above the planner that knows the systems and has this horizon, as a share of what that pays:
+    the mean over systems, each at most WORST. All meet the same noise.
+
+    Args:
+        act: actions (policies, N, m) in states (policies, N, n).
+    """
+    K = world.gains(systems, horizon)
+    random, count = torch.Generator().manual_seed(5), len(systems.q)
+    states = torch.randn(count, world.STATES, generator=random, dtype=torch.float64)
+    states = states.expand(policies + 1, -1, -1)  # the planner's come last
+    costs = torch.zeros(states.shape[:-1], dtype=torch.float64)
+    for _ in range(STEPS):
+        u = torch.cat([act(states[:-1]), (K @ states[-1:].unsqueeze(-1)).squeeze(-1)])
+        w = torch.randn(count, world.STATES, generator=random, dtype=torch.float64)
+        states = world.step(systems, states, u, w)
+        costs += planner.cost(systems, states, u)
+        states = states.clamp(-world.LOST, world.LOST)
+    shares = (costs[:-1] / costs[-1] - 1).nan_to_num(WORST).clamp_max(WORST)
+    return shares.mean(1).tolist()

@@ -1,0 +1,82 @@
+"""What answers without a policy: a planner that believes an estimate of A and B (certainty equivalence).
+
+ridge      least squares over the transitions of the prefix, drawn towards the mean of all systems; its weight is chosen
+           on other systems, by the answers after prefixes of all lengths
+estimate   what the trunk says A and B are
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments.in_context_control import systems as world
+from experiments.in_context_control.policies import KINDS, LENGTHS, Answers, chosen, regret
+from experiments.in_context_control.trunk import Reading, Trunk
+from experiments.where_planning_pays import planner
+from experiments.where_planning_pays.imitation import BETWEEN, BEYOND, LONGEST, TRAINED
+
+WEIGHTS = (0.03, 0.1, 0.3, 1.0, 3.0)
+
+
+def unexplained(systems: planner.Systems, found: Tensor, horizons: tuple[int, ...], seed: int) -> float:
+    """The share of the variance of the answers that is left by answers for the systems as they were found."""
+    errors = whole = torch.zeros((), dtype=torch.float64)
+    for T in horizons:
+        few, states = world.asked_anew(systems, 1000 * seed + T)
+        known = world.known_as(few, found)
+        y, guess = (planner.actions(few, each.physics["A"], each.physics["B"], states, T) for each in (few, known))
+        errors = errors + (guess - y).square().mean()
+        whole = whole + (y - y.mean(0)).square().mean()
+    return float(errors / whole)
+
+
+def _regret(systems: planner.Systems, found: Tensor, horizon: int) -> list[float]:
+    K = world.gains(world.known_as(systems, found), horizon)
+    return regret(systems, lambda states: (K @ states.unsqueeze(-1)).squeeze(-1), 1, horizon)
+
+
+def ridge_weight(count: int, usual: Tensor) -> float:
+    """The best of WEIGHTS on systems that nothing else sees."""
+    systems = world.draw(count, 1)
+    ins, outs = world.prefixes(systems, 2)
+
+    def left(weight: float) -> float:
+        each = [world.ridge(ins[:, :length], outs[:, :length], weight, usual) for length in LENGTHS]
+        return sum(unexplained(systems, found, (LONGEST,), 1) for found in each)
+
+    return min(WEIGHTS, key=left)
+
+
+def everything(settings: Answers, trunks: Path, reading: Reading) -> dict[str, Any]:
+    """All that is reported of both: the values of `estimate` are by trunk, `ridge` has one."""
+    usual = world.matrices(world.draw(reading.pool, 1000)).mean(0)
+    weight = ridge_weight(settings.judged, usual)
+    seeds = range(reading.first_seed, reading.first_seed + reading.seeds)
+    nets = [Trunk(trunks, reading, seed, "cpu") for seed in seeds]
+    found: dict[str, Any] = {"ridge": {"weight": weight}, "estimate": {}}
+    for each in found.values():
+        each |= {"unexplained": [], "acting": []}
+    for kind, held_out in KINDS.items():
+        systems = world.draw(settings.judged, 2, held_out)
+        ins, outs = world.prefixes(systems, 3)
+        tokens = world.transition_tokens(ins, outs)
+        read = [net.matrices(net.contexts(tokens)) for net in nets]
+        for length in LENGTHS:
+            guesses = {
+                "ridge": [world.ridge(ins[:, :length], outs[:, :length], weight, usual)],
+                "estimate": [each[:, length - 1] for each in read],
+            }
+            parts = {"trained": TRAINED} | ({"between": BETWEEN, "64": BEYOND[-1:]} if length == LENGTHS[-1] else {})
+            few = slice(settings.episodes)
+            for name, each in guesses.items():
+                place = {"systems": kind, "length": length}
+                for part, horizons in parts.items():
+                    values = [unexplained(systems, guess, horizons, 2) for guess in each]
+                    found[name]["unexplained"].append({"name": part} | place | {"values": values})
+                values = [_regret(chosen(systems, few), guess[few], LONGEST)[0] for guess in each]
+                found[name]["acting"].append({"horizon": LONGEST} | place | {"values": values})
+    return found

@@ -178,28 +178,22 @@ import signal, sys, torch
 from ttcnet.nn import TTCLayer
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what is started in the background ignores it
 torch.set_num_threads(1)
-backend, context, tokens, way = sys.argv[1:]
+backend, context, tokens = sys.argv[1:]
 layer = TTCLayer(64, heads=16, backend=backend, context=context)
 layer(torch.randn(2, 64), 2).sum().backward()  # compiled, if it has to be
-y = layer(torch.randn(int(tokens), 64), 8).sum() if way == "backward" else None
 print("ready", flush=True)
-y.backward() if way == "backward" else layer(torch.randn(int(tokens), 64), 65_536)
+with torch.no_grad():
+    layer(torch.randn(int(tokens), 64), 65_536)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT to send to another process")
 @pytest.mark.parametrize(
-    ("backend", "context", "tokens", "way"),
-    [
-        ("fused", "token", 512, "forward"),
-        ("reference", "token", 512, "forward"),
-        ("auto", "system", 8192, "forward"),
-        ("auto", "system", 2048, "backward"),  # 4 GB of memory
-    ],
+    ("backend", "context", "tokens"), [("fused", "token", 512), ("reference", "token", 512), ("auto", "system", 8192)]
 )
-def test_an_interrupt_is_answered_within_a_second(backend, context, tokens, way):
-    call = [sys.executable, "-c", WAIT, backend, context, str(tokens), way]
+def test_an_interrupt_is_answered_within_a_second(backend, context, tokens):
+    call = [sys.executable, "-c", WAIT, backend, context, str(tokens)]
     with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
         try:
             assert run.stdout.readline() == b"ready\n"

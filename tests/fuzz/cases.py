@@ -10,7 +10,7 @@ from . import damage
 from .world import LINES, PUZZLE, placeholders
 
 SEED = int(os.environ.get("FUZZ_SEED", "19"))  # another seed takes others of the same kinds
-CASES = 600
+CASES = 800
 SPARE = ("chat_template.jinja", "generation_config.json", "tokenizer_config.json")  # what a model can do without
 KEPT = ("made", "again", "asked", "tuned", "trained")
 UNREAD = ("adapter/config.json", "answers/summary.json")  # which others read
@@ -22,9 +22,12 @@ ODD = [
 # options by the kind of what they take; every one gets something odd
 OPTIONS = {
     "sudoku train": "architecture steps batch lr final-lr weight-decay dropout augmentation ema horizon layers width "
-    "heads ttc-heads seed save-every device data out",
+    "heads ttc-heads seed save-every device data out loops loops-per-step interleave supervision context inserted-lr "
+    "mlp-width minutes",
     "sudoku eval": "mode horizon loops by limit out device data",
     "sudoku solve": "model horizon loops device",
+    "sudoku solve looped": "horizon loops device",
+    "sudoku eval looped": "horizon loops by limit",
     "sudoku demo": "givens seed loops picture model device",
     "sudoku play": "model port device",
     "sudoku generate": "givens guesses seed out",
@@ -33,11 +36,13 @@ OPTIONS = {
     "countdown make": "out count numbers largest operations limit split seed",
     "data": "out",
     "sft": "model data out insert every heads train horizon lr inserted-lr batch device-batch epochs steps max-length "
-    "save-every report-to seed",
+    "save-every report-to seed warm-up weight-decay lora-rank log-every keep split system variant",
+    "sft variant": "variant out",
     "eval math": "out model adapter server data horizon samples temperature max-tokens limit batch patience seed "
     "device",
-    "eval scaling": "method horizons horizon n temperature breadth depth cot max-tokens limit seed device",
-    "eval likelihood": "model adapter horizon limit max-length out device",
+    "eval scaling": "method horizons horizon n temperature breadth depth cot max-tokens limit seed device adapter "
+    "batch patience server",
+    "eval likelihood": "model adapter horizon limit max-length out device split",
     "eval lm": "model out tasks adapter horizon shots limit max-tokens data batch device",
     "eval show": "only problem horizon",
     "analyse alignment": "model data out adapter horizon limit plot device",
@@ -50,7 +55,9 @@ ALONE = [
     ["sudoku", "solve", PUZZLE, "--horizon", damage.DIGITS], ["env", "--json", "x"], ["env", "x"], ["nosuch"], ["eval"],
     ["eval", "nosuch"], ["sudoku", "solve", PUZZLE, "--nosuch"], ["bench", "nosuch"], ["bench", "tables", "x"],
     ["bench", "layer", "--width", damage.DIGITS], ["bench", "decode", "--shape", "x"],
-    ["bench", "layer", "--device", "cuda"],
+    ["bench", "layer", "--device", "cuda"], ["bench", "layer", "--blocks", damage.DIGITS, "--device", "cpu"],
+    ["bench", "layer", "--width", "16", "--heads", "3", "--device", "cpu"], ["bench", "layer", "--repeats", "0"],
+    ["bench", "decode", "--new", "1"], ["bench", "decode", "--device", "x"], ["bench", "decode", "--out", "/"],
     ["eval", "show", "/dev/null"], ["eval", "show", "/"], ["data", "/dev/null"], ["sft", "/dev/null"], ["data", "/"],
     ["eval", "math", "/dev/null", "--model", "/", "--out", "/dev/null/x"], ["eval", "likelihood", "/", "--model", "/"],
     ["sudoku", "eval", "/dev/null", "--data", "/dev/null"], ["sudoku", "train", "--data", "/", "--out", "/dev/null"],

@@ -40,6 +40,10 @@ LINES = {
     "sudoku train again": f"sudoku train --data {{boards.csv}} --out {{trained}} {TRAIN}",
     "sudoku eval": "sudoku eval {sudoku} --data {boards.csv} --mode single --out {new} --device cpu",
     "sudoku solve": f"sudoku solve {PUZZLE} --model {{sudoku}} --device cpu",
+    "sudoku train looped": "sudoku train --data {boards.csv} --out {new} --loops 2 --recall --loops-per-step 1 "
+    f"--context system --interleave 2:1 --supervision loop {TRAIN}",
+    "sudoku eval looped": "sudoku eval {looped} --data {boards.csv} --mode single --loops 3 --out {new} --device cpu",
+    "sudoku solve looped": f"sudoku solve {PUZZLE} --model {{looped}} --loops 3 --device cpu",
     "sudoku play": "sudoku play --model {sudoku} --port 99999999",
     "sudoku demo": "sudoku demo --model {sudoku} --givens 80 --picture {new}.png --device cpu",
     "sudoku generate": "sudoku generate 2 --guesses 1-3 --out {new}.csv",
@@ -50,6 +54,7 @@ LINES = {
     "data again": "data {data.toml} --out {made}",
     "sft": "sft {sft.toml} --model {base} --data {rows.jsonl} --out {new}",
     "sft again": "sft {sft.toml} --model {base} --data {rows.jsonl} --out {tuned}",
+    "sft variant": "sft {variants.toml} --variant small --model {base} --data {rows.jsonl}",
     "sft of rows": "sft --model {base} --data {rows.jsonl} --out {new} --insert none --batch 1 --steps 1 --no-bf16",
     "eval math": f"eval math {{rows.jsonl}} --model {{base}} --out {{new}} --system= {SHORT}",
     "eval math of ttc": f"eval math {{rows.jsonl}} --model {{ttc}} --out {{new}} --horizon 1 --system= {SHORT}",
@@ -77,6 +82,8 @@ def build(folder: Path) -> None:
     write(folder / "test.jsonl", {"problem": "How many days has a week of seven days?"})
     config = TrainConfig(**SMALL)
     TTCNetForCellClassification(config.model()).save_pretrained(folder / "sudoku")
+    looped = TrainConfig(**SMALL, loops=2, recall=True, context="system")
+    TTCNetForCellClassification(looped.model()).save_pretrained(folder / "looped")
     train(config, boards, folder / "trained", every=1, save_every=1, minutes=0)  # stopped after its first step
     model_folder(folder / "base")
     model_folder(folder / "ttc", ttc=True)
@@ -86,6 +93,11 @@ def build(folder: Path) -> None:
     (folder / "sft.toml").write_text(
         'train = "all"\nbatch = 1\nsteps = 1\nbf16 = false\nlr = 0.001\nhorizon = "fixed:1"\n'
         '[adapter]\nevery = 2\nheads = 2\nstate_size = 8\nrank = 4\ninsert = "ttc"\n'
+    )
+    (folder / "variants.toml").write_text(
+        'train = "inserted"\nbatch = 1\nsteps = 1\nbf16 = false\nout = "{variant}"\n[adapter]\nevery = 2\n'
+        'heads = 2\nstate_size = 4\nrank = 2\ncontext = "system"\n[variant.small]\nlr = 0.01\n'
+        "[variant.small.adapter]\naction_gain = 2.0\n"
     )
     (folder / "data.toml").write_text(
         '[[source]]\ndata = "rows.jsonl"\nname = "rows"\nproblem = "problem"\n[near]\nthreshold = 0.7\n'

@@ -147,13 +147,14 @@ def test_a_problem_without_a_number_stays_by_itself():
 
 
 def test_pieces_are_the_same_to_the_bit(monkeypatch):
-    family, calls = draw(4, 2, tokens=7, shared=True), []
+    family, calls, pauses = draw(4, 2, tokens=7, shared=True), [], []
     whole = differentiated(family, lambda problems: plan(problems, 9))
     monkeypatch.setattr(stationary, "PIECE", 2 * 2 * 4**3)  # two tokens
     compute = stationary._first_actions
     monkeypatch.setattr(stationary, "_first_actions", lambda *given: calls.append(0) or compute(*given))
+    monkeypatch.setattr(stationary, "_pause", lambda g: pauses.append(0))
     pieces = differentiated(family, lambda problems: plan(problems, 9))
-    assert len(calls) == 4
+    assert len(calls) == len(pauses) == 4, "Ctrl-C is answered between them, forward and backward"
     assert torch.equal(pieces["u"], whole["u"])
     for name in whole:
         torch.testing.assert_close(pieces[name], whole[name])

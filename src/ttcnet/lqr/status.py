@@ -27,14 +27,14 @@ ENDED = {
     Status.STALLED: "found no further step that helps",
     Status.NOT_FINITE: "met NaN or infinity",
     Status.INFEASIBLE: "has no point that meets all constraints",
-    Status.NO_MINIMUM: "has no finite minimum without its constraints: its cost is not convex, or numbers outgrow float64",
+    Status.NO_MINIMUM: "has no finite minimum without constraints: its cost is not convex, or numbers overflow",
 }
 REMEDIES = {
     Status.ITERATION_LIMIT: "Raise max_iterations, start closer, or accept a larger tolerance.",
     Status.STALLED: "Look for kinks and for numbers of very different size, use float64, or accept a larger tolerance.",
     Status.NOT_FINITE: "Look for overflow, or a root or a logarithm of what may be negative.",
     Status.INFEASIBLE: "Loosen its bounds.",
-    Status.NO_MINIMUM: "Build Q as C @ C.mT, keep N small beside Q and R, and look for a horizon that is too long for an unstable A.",
+    Status.NO_MINIMUM: "Build Q as C @ C.mT, keep N small beside Q and R, and the horizon short for an unstable A.",
 }
 
 

@@ -20,7 +20,6 @@ from .test_vllm import post, wait_for
 
 ROOT = Path(__file__).parents[2]
 NEW, HORIZONS, PROMPTS = 8, (0, 1, 4, 16), ("1 + 2 = ?", "7 + 8 = ? the answer", "19", "3 3 3")
-SERVE = "import ttcnet.adapter; from transformers.cli.transformers import main; main()"
 
 
 def planner(folder):
@@ -64,10 +63,10 @@ def test_concurrent_requests_of_different_horizons(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    options = ["serve", str(tmp_path / "planner"), "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+    options = [str(tmp_path / "planner"), "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
     with (tmp_path / "log").open("w") as log:
-        command = [sys.executable, "-c", SERVE, *options]
+        command = [sys.executable, "-m", "ttcnet.adapter.serve", *options]
         server = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
     def ask(case):

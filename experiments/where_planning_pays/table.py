@@ -7,7 +7,11 @@ where-planning-pays-numbers   unexplained variance by the number of demonstratio
 where-planning-pays-uses      the best TTC layer of each system against MLPs, in a few columns
 where-planning-pays-answers   the questions, answered by the rules that the page sets, and what follows for a user
 
-The third round is in a folder of its own: its tables are where-planning-pays-third-answers, and so on.
+The third round is in a folder of its own: its tables are where-planning-pays-third-answers, and so on. So are the arms
+of MuJoCo, in two, by the steps of training:
+
+where-planning-pays-mujoco            all that is reported of a run, a line each
+where-planning-pays-mujoco-answers    the questions
 """
 
 from __future__ import annotations
@@ -33,6 +37,9 @@ ONE_STEP = {"system": "system-one"}  # the same layer with one step; "one" for t
 KNOB = (0, 1, 2, 4, 8, 16, 32, 64)
 COLUMNS = [(kind, name) for kind in ("seen", "held out") for name in ("trained", "between", "48", "64")]
 THIRD = "third"
+MUJOCO = {"mujoco": "", "mujoco-longer": ", twice as long"}  # folders, and what their runs are called
+ARM_SYSTEMS = ("arms", "arm", "arm-matrices")
+MORE = 30_000  # demonstrations that only MLPs have
 TOLD, YES = ", told 32", "**yes**: "
 USES = {
     "dense": "systems that are described by full matrices",
@@ -45,6 +52,8 @@ def pays_table(view: str, results: Path) -> str:
     """The table of that name, less "where-planning-pays-"; a sentence if there are no runs for it yet."""
     if view.startswith(THIRD + "-"):
         return pays_table(view.removeprefix(THIRD + "-"), results / THIRD)
+    if view.startswith("mujoco"):
+        return "\n".join((_mujoco_answers if view.endswith("answers") else _mujoco)(results)) + "\n"
     runs = {(system, arm): _runs(results, system, arm) for system in SYSTEMS for arm in ARMS}
     if not any(found for (system, _), found in runs.items() if view in (system, *MADE)):
         command = "python -m experiments.where_planning_pays --out experiments/where_planning_pays/results"
@@ -154,6 +163,84 @@ def _answers(runs: dict[tuple[str, str], dict[int, Run]]) -> list[str]:
     return [*lines, "", " ".join(sentences)]
 
 
+def _mujoco(results: Path) -> list[str]:
+    """Every run of the arms of MuJoCo."""
+    titles = [
+        "parameters", "rate", "T of training", "T = 64", "heavier", "other weights", "own T = 1", "own T = 8",
+        "acting: T = 32", "acting: T = 64", "acting: heavier", "acting: other weights",
+    ]  # fmt: skip
+    lines, every = ["| | " + " | ".join(titles) + " |", "|---|" + "--:|" * len(titles)], list[Run]()
+    for title, here in _of_arms(results):
+        for arm, numbers in here.items():
+            for number, run in numbers.items():
+                left = [_left(run), _best_told(run, "seen"), _left(run, "held out"), _left(run, "weights")]
+                own = [own_horizon(run, T) for T in (1, 8)] if run["knob"] else []
+                cells = [f"{run['parameters']:,}", f"{run['rate']:g}", *(with_error(each) for each in left + own)]
+                cells += [""] * (8 - len(cells))
+                far = min(
+                    (_times(run, "seen", 64, told) for told in (None, 32) if not (told and run["knob"])), key=mean
+                )
+                paid = [_times(run), far, _times(run, "held out"), _times(run, "weights")]
+                cells += [f"{mean(each):.2f} ± {standard_error(each):.2f}" for each in paid]
+                lines.append(f"| {title}: {ARMS[arm]}, {number:,} demonstrations | {' | '.join(cells)} |")
+                every.append(run)
+    if not every:
+        return ["*Not run yet.*"]
+    commits = ", ".join(sorted({run["commit"] for run in every if run["commit"]}))
+    config, versions = every[0]["config"], every[0]["versions"]
+    about = (
+        f"Mean over {config['seeds']} seeds and its standard error; {config['judged']} fresh systems for every horizon "
+        f"and {config['episodes']} episodes. {every[0]['machine']['cpu']}; torch {versions['torch']}, MuJoCo "
+        f"{versions['mujoco']}, commit {commits or 'unknown'}. Commands: "
+        + "; ".join(sorted({f"`{current(run['command']).partition(' --only ')[0]}`" for run in every}))
+        + "."
+    )
+    return [*lines, "", about]
+
+
+def _mujoco_answers(results: Path) -> list[str]:
+    """The questions that are asked of the arms of MuJoCo."""
+    titles = [
+        "1. T of training", "2. T = 64, the better way of telling", "2. heavier arms", "2. other weights",
+        "3. own T = 8 against 1", "4. left, MLPs with three times the demonstrations", "4. acting, the same",
+        "5. against one step", "7. acting at T = 32",
+    ]  # fmt: skip
+    lines = ["| | " + " | ".join(titles) + " |", "|---|" + "--:|" * len(titles)]
+    for title, runs in _of_arms(results):
+        number = next(iter(runs["system"]), 0)
+        here = {arm: found[number] for arm, found in runs.items() if number in found}
+        if not number or not all(arm in here for arm in MLPS):
+            continue
+        own, rivals, more = here["system"], [here[arm] for arm in MLPS], [runs[arm].get(MORE) for arm in MLPS]
+        many = [run for run in more if run]
+        cells = [
+            verdict(_left(own), [_left(run) for run in rivals]),
+            verdict(_values(own, "seen", "64"), [_best_told(run, "seen") for run in rivals]),
+            *(verdict(_left(own, kind), [_left(run, kind) for run in rivals]) for kind in ("held out", "weights")),
+            verdict(own_horizon(own, 8), [own_horizon(own, 1)]),
+            verdict(_left(own), [_left(run) for run in many], least=True) if all(more) else "not asked",
+            verdict(_times(own), [_times(run) for run in many], least=True) if all(more) else "not asked",
+            verdict(_left(own), [_left(here["system-one"])]) if "system-one" in here else "not run",
+            verdict(_times(own), [_times(run) for run in rivals]),
+        ]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return lines if len(lines) > 2 else ["*Not run yet.*"]
+
+
+def _of_arms(results: Path) -> list[tuple[str, dict[str, dict[int, Run]]]]:
+    """Title, and runs by arm and number of demonstrations, of every system of MuJoCo in every folder."""
+    return [
+        (system + said, {arm: _runs(results / folder, system, arm) for arm in ("system", "system-one", *MLPS)})
+        for folder, said in MUJOCO.items() for system in ARM_SYSTEMS
+    ]  # fmt: skip
+
+
+def _best_told(run: Run, kind: str) -> list[float]:
+    """At T = 64, by the better way of telling."""
+    found = [x["values"] for x in run["unexplained"] if x["systems"] == kind and x["name"].split(",")[0] == "64"]
+    return min(found, key=mean)
+
+
 def _one_step(arm: str) -> str:
     return ONE_STEP.get(arm, "one")
 
@@ -192,10 +279,19 @@ def verdict(values: Sequence[float], rivals: list[list[float]], least: bool = Fa
     return (YES if yes else "no: ") + ", ".join(texts)
 
 
-def _act(run: Run, kind: str, horizon: int, told: int | None = None) -> str:
+def _times(run: Run, kind: str = "seen", horizon: int = 32, told: int | None = None) -> list[float]:
+    """What acting costs, as multiples of the planner's cost."""
+    found = _episodes(run, kind, horizon, told)
+    return [cost / found["planner"]["cost"] for cost in found["cost"]]
+
+
+def _episodes(run: Run, kind: str, horizon: int, told: int | None) -> dict[str, Any]:
     wanted = (kind, horizon, told)
-    found = next(x for x in run["episodes"] if (x["systems"], x["horizon"], x.get("told")) == wanted)
-    times = [cost / found["planner"]["cost"] for cost in found["cost"]]
+    return next(x for x in run["episodes"] if (x["systems"], x["horizon"], x.get("told")) == wanted)
+
+
+def _act(run: Run, kind: str, horizon: int, told: int | None = None) -> str:
+    found, times = _episodes(run, kind, horizon, told), _times(run, kind, horizon, told)
     stays = 100 * mean(found["return"])
     size = "> 99" if mean(times) > 99 else f"{mean(times):.2f} ± {standard_error(times):.2f}"
     return f"{size} ({stays:.0f} %)"

@@ -324,3 +324,32 @@ def test_where_planning_pays_is_answered_by_the_rules_of_its_page(tmp_path):
     imitations(tmp_path, "dense", "ttc", 64, 0.2, every, steps=6)
     with pytest.raises(ValueError, match=r"dense/ttc/64 must share steps with dense/fixed-scale/64"):
         pays_table("dense", tmp_path)
+
+
+def test_arms_of_mujoco_are_answered_by_the_rules_of_their_page(tmp_path):
+    assert "Not run yet" in pays_table("mujoco", tmp_path)
+    assert "Not run yet" in pays_table("mujoco-answers", tmp_path)
+    for arm, number, left, paid in (
+        ("system", 10_000, 0.2, 2), ("mlp", 10_000, 0.4, 3), ("mlp-2.5", 10_000, 0.3, 2), ("mlp", 30_000, 0.2, 3),
+        ("mlp-2.5", 30_000, 0.19, 3),
+    ):  # fmt: skip
+        imitations(tmp_path / "mujoco", "arms", arm, number, left, (0, 1, 8) if arm == "system" else (), episodes=4)
+        file = tmp_path / "mujoco" / "arms" / arm / str(number) / "metrics.json"
+        found = json.loads(file.read_text())
+        found["versions"]["mujoco"] = "4"
+        more = [each | {"systems": "weights"} for each in found["unexplained"] if each["systems"] == "seen"]
+        found["unexplained"] += more
+        for each in found["episodes"]:
+            each["cost"] = [2 * paid] * 3
+        found["episodes"] += [each | {"systems": "weights"} for each in found["episodes"] if each["systems"] == "seen"]
+        file.write_text(json.dumps(found))
+    text = pays_table("mujoco", tmp_path)
+    assert "| arms: TTC that writes systems, 10,000 demonstrations | 1,234 | 0.1 | 0.200 ± 0.006 |" in text
+    assert "| 0.200 ± 0.006 | 0.025 ± 0.001 | 2.00 ± 0.00 |" in text  # its own horizon, then acting
+    (line,) = (line for line in pays_table("mujoco-answers", tmp_path).splitlines() if line.startswith("| arms "))
+    cells = line.strip("| ").split(" | ")
+    assert cells[1] == "**yes**: -50 ± 0 %, -33 ± 0 %"
+    assert cells[6] == "no: +0 ± 0 %, +5 ± 0 %"  # not above the smaller one, above the larger one
+    assert cells[7] == "**yes**: -33 ± 0 %, -33 ± 0 %"
+    assert cells[8] == "not run"
+    assert cells[9] == "no: -33 ± 0 %, +0 ± 0 %"

@@ -23,7 +23,7 @@ def gradients(problem, gains=False, **options):
     solution = solve(LQR(**leaves, horizon=problem.horizon), gains=gains, **options)
     generator = torch.Generator().manual_seed(3)
     parts = [getattr(solution, name) for name in PARTS + (GAINS if gains else ())]
-    loss = sum((torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.dtype) * x).sum() for x in parts)
+    loss = sum((torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x) * x).sum() for x in parts)
     return solution, dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values()), allow_unused=True), strict=True))
 
 

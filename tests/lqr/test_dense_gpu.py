@@ -54,7 +54,7 @@ def test_float32_and_any_number_of_problems(problems):
 def test_float32_is_as_good_as_its_inputs(n, m, horizon):
     def first(family, horizon):
         moved = {name: getattr(family, name).cuda() for name in family.__dataclass_fields__}
-        return solve(type(family)(**moved).unroll(horizon), check=False).u[..., 0, :]
+        return solve(type(family)(**moved).unroll(horizon), check=False).u[..., 0, :].cpu()
 
     what, family = cases(n, m, regimes=("trained", "slow"))
     assert not beyond(what, family, horizon, by(first), device="cuda")

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.tables import speed_table
+from experiments.countdown_grpo.table import grpo_table
 from experiments.in_context_control.table import context_table
 from experiments.lqr_in_a_token.table import token_table
 from experiments.math_small.table import math_small_table
@@ -24,8 +25,8 @@ from ttcnet.writing import write_text
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
 EXPERIMENTS = {
-    "sudoku": sudoku_tables, "math_small": math_small_table, "lqr_in_a_token": token_table,
-    "where_planning_pays": pays_table, "in_context_control": context_table,
+    "sudoku": sudoku_tables, "math_small": math_small_table, "countdown_grpo": grpo_table,
+    "lqr_in_a_token": token_table, "where_planning_pays": pays_table, "in_context_control": context_table,
 }  # fmt: skip
 
 

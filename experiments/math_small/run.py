@@ -18,6 +18,8 @@ from torch import nn
 from ttcnet import adapter
 from ttcnet.errors import fail
 from ttcnet.evaluate.analysis.likelihood import answer_tokens, likelihoods
+from ttcnet.models import fast_decoding
+from ttcnet.models.decoding import ends_of
 from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.torch_settings import avoid_cudnn
 from ttcnet.train.loop import train
@@ -25,7 +27,6 @@ from ttcnet.train.run import Run as TrainingRun
 from ttcnet.train.settings import FineTuning
 from ttcnet.writing import replacing, write_json, write_text
 
-from .greedy_decoding import answers
 from .tasks import LIMITS, MAX_LENGTH, Benchmark, Task, load
 from .training import fast, learner
 
@@ -60,8 +61,7 @@ class Workshop:
         nn.Module.to(self.base, self.device)
         self.task: Task = load(task, data, self.tokenizer)
         typer.echo(f"{task}: {self.task.train.report}")
-        own = self.base.generation_config.eos_token_id
-        self.ends = sorted({self.tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None})
+        self.ends = ends_of(self.base, self.tokenizer)
         if not set(self.ends) & set(self.task.train.rows[0].labels):
             remedy = "Correct eos_token in tokenizer_config.json, or eos_token_id in generation_config.json."
             fail("base", "must end its answers with its end-of-text token", self.ends, remedy, "chat-template")
@@ -142,8 +142,8 @@ class Workshop:
                         file.write(json.dumps({"benchmark": benchmark.name, "horizon": steps} | row) + "\n")
 
     def _answers(self, model: Any, benchmark: Benchmark) -> Iterator[dict[str, Any]]:
-        made = answers(model, benchmark.prompts, LIMITS[self.task.name], self.ends)
+        made = fast_decoding.decode(model, benchmark.prompts, LIMITS[self.task.name], self.ends)
         for row, answer in zip(benchmark.problems, made, strict=True):
             kept = {name: row[name] for name in ("answer", "numbers", "target") if name in row}
             text = self.tokenizer.decode(answer.tokens, skip_special_tokens=True)
-            yield kept | {"text": text, "tokens": len(answer.tokens), "ended": answer.ended}
+            yield kept | {"text": text, "tokens": len(answer.tokens) - answer.ended, "ended": answer.ended}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +14,12 @@ Trust = Annotated[
     typer.Option("--trust-remote-code", help="Run code that comes with the model or tokenizer, here. Read it first."),
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, or auto: a GPU if there is one.")]
+
+
+def given(context: typer.Context, but: Sequence[str] = ()) -> dict[str, Any]:
+    """The options of a command that were given, as against those that have their defaults; `but` some."""
+    sources = {name: context.get_parameter_source(name) for name in context.params if name not in but}
+    return {name: context.params[name] for name, source in sources.items() if source and source.name != "DEFAULT"}
 
 
 def gpus() -> int:

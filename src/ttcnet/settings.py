@@ -20,6 +20,7 @@ WORDS: dict[Any, str] = {
     bool: "true or false",
     list[str]: "a list of texts",
     dict[str, int]: "a table of whole numbers",
+    dict[str, float]: "a table of numbers",
     dict[str, Any]: "a table",
     NoneType: "none",
 }
@@ -41,6 +42,15 @@ def read_toml(path: Path, variants: Sequence[str] | None = None) -> dict[str, An
     except (ValueError, RecursionError) as error:
         fail(str(path), "must be TOML", error, "Correct the file.", "format")
     return values if variants is None else _varied(values, variants, path)
+
+
+def read_with(path: Path | None, options: dict[str, Any]) -> dict[str, Any]:
+    """What a file says, if there is one, and before it what was given as options; one of these may be `variant`, names
+    of variants."""
+    variants = options.pop("variant", [])
+    if path is None and variants:
+        fail("variant", "must not be given without a file", ", ".join(variants), "Name the file first.", "conflict")
+    return ({} if path is None else read_toml(path, variants)) | options
 
 
 def _varied(values: dict[str, Any], variants: Sequence[str], path: Path) -> dict[str, Any]:

@@ -321,6 +321,7 @@ def test_decoding_is_measured_with_and_without_ttc():
     assert all(result["ms_per_token"] > 0 for result in found.values())
     assert all(result["slower"] == 1 for point, result in found.items() if point.horizon == 0)
     assert [result["measured"] for result in found.values()] == [6] * 3 + [1] * 3  # tokens; texts
+    assert {result["compiled_anew"] for result in found.values()} == {0}
     assert all(result["slower_p20"] <= result["slower"] <= result["slower_p80"] for result in found.values())
     rows = [
         {name: str(value) for name, value in (vars(point) | result).items()}

@@ -17,8 +17,8 @@ from tests.train import tiny
 from ttcnet.cli import app
 from ttcnet.evaluate.analysis.likelihood import log_likelihoods
 from ttcnet.evaluate.analysis.selection import best_of
-from ttcnet.evaluate.engines.decoding import decode
 from ttcnet.models import TTCNetForCellClassification
+from ttcnet.models.decoding import decode
 from ttcnet.tasks.sudoku.settings import TrainConfig
 from ttcnet.train.examples import Example
 

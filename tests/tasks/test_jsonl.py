@@ -6,8 +6,8 @@ import re
 import pytest
 
 from tests.raising import raises
-from ttcnet.evaluate.runs.run import read_examples
 from ttcnet.tasks import Example, find
+from ttcnet.tasks.task import read_examples
 
 
 def write(path, *rows):

@@ -7,12 +7,12 @@ import pytest
 
 from tests.evaluate.scripted import Scripted, model_folder, ttcnet
 from tests.raising import raises
-from ttcnet.evaluate.runs.run import RunConfig, read_examples, run
+from ttcnet.evaluate.runs.run import RunConfig, run
 from ttcnet.evaluate.runs.storage import generations
 from ttcnet.evaluate.runs.summary import summarise
 from ttcnet.tasks import NAMES, Example, Task, Verdict, find
 from ttcnet.tasks.math import BENCHMARKS
-from ttcnet.tasks.task import conversation, digest
+from ttcnet.tasks.task import conversation, digest, read_examples
 
 TOY = Path(__file__).with_name("backwards.py")
 PAGE = Path(__file__).parents[2] / "docs" / "tasks.md"

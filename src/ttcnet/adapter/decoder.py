@@ -5,6 +5,7 @@ Each is named before a class of transformers among the bases of ours; see `famil
 
 from __future__ import annotations
 
+import copy
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -135,6 +136,16 @@ class Backbone(Origin, ModelWithInserted):
 
 class Generator(ModelWithInserted):
     """The model with a language model's head."""
+
+    def generate(self, inputs: Any = None, generation_config: Any = None, **options: Any) -> Any:
+        """As transformers does, at the horizon of the `generation_config` if that names one, as a request to a server
+        may."""
+        steps = getattr(generation_config, "horizon", None)
+        if steps is not None:  # transformers would take it for an option of its own, which never reaches the model
+            generation_config = copy.deepcopy(generation_config)
+            del generation_config.horizon
+            options.setdefault("horizon", steps)
+        return super().generate(inputs, generation_config, **options)  # type: ignore[misc]
 
     def prepare_inputs_for_generation(
         self,

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dynamo.utils import counters
 from transformers import LlamaConfig, LlamaForCausalLM, StoppingCriteria, StoppingCriteriaList
 
 import ttcnet.adapter as adapter
@@ -65,13 +66,14 @@ def _by_token(model: Any, points: list[DecodePoint], repeats: int) -> list[dict[
         clock = _Clock(model, points, seed=text)
         _generate(model, points[0], [clock])
         rounds += clock.rounds if text else []  # the first one warms up
-    return [_summary(rounds, point, points[0]) for point in points]
+    return [_summary(rounds, point, points[0]) | {"compiled_anew": 0} for point in points]
 
 
 def _by_text(model: Any, points: list[DecodePoint], repeats: int) -> list[dict[str, Any]]:
     """Compiled, where a horizon has a program and CUDA graphs of its own: every text of a round has another horizon, in
     random order, and is compared with the text without TTC layers of its round. A text counts by the median time of its
-    tokens, but for the first: each text has a new cache, for which graphs are recorded anew."""
+    tokens, but for the first: each text has a new cache, for which graphs are recorded anew. `compiled_anew` counts
+    the programs that were compiled after the rounds that warm up: more than 0, and the times are of compiling too."""
     rounds: list[dict[DecodePoint, float]] = []
     torch._dynamo.reset()
     # a program for each horizon, as somebody has who keeps to one
@@ -81,7 +83,10 @@ def _by_text(model: Any, points: list[DecodePoint], repeats: int) -> list[dict[s
             seconds = {point: _seconds_of_tokens(model, point) for point in order}
             if turn >= WARM_ROUNDS:
                 rounds.append(seconds)
-    return [_summary(rounds, point, points[0]) for point in points]
+            else:
+                warm = counters["stats"]["unique_graphs"]
+    anew = {"compiled_anew": counters["stats"]["unique_graphs"] - warm}
+    return [_summary(rounds, point, points[0]) | anew for point in points]
 
 
 def _seconds_of_tokens(model: Any, point: DecodePoint) -> float:

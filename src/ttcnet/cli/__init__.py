@@ -9,7 +9,7 @@ import typer
 from ttcnet import __version__
 from ttcnet.terminal.console import Commands, plain_logs, say
 
-from . import analyse, countdown, data, evaluate, sft, sudoku
+from . import analyse, countdown, data, evaluate, grpo, sft, sudoku
 
 app = typer.Typer(
     cls=Commands,
@@ -23,6 +23,7 @@ app.add_typer(countdown.app, name="countdown")
 app.add_typer(evaluate.app, name="eval")
 app.add_typer(analyse.app, name="analyse")
 app.command(epilog=sft.KEYS)(sft.sft)
+app.command(epilog=grpo.KEYS)(grpo.grpo)
 app.command()(data.data)
 
 

@@ -77,7 +77,8 @@ def math_command(
         with ExitStack() as opened:
             for task in tasks:
                 opened.enter_context(owned(out / task.name))
-            from ttcnet.evaluate.runs.run import RunConfig, check, read_examples, run_with_progress
+            from ttcnet.evaluate.runs.run import RunConfig, check, run_with_progress
+            from ttcnet.tasks.task import read_examples
 
             sets = [read_examples(task, limit) for task in tasks]  # all of them, before anything is generated
             with _engine(model, adapter, server, batch, device, patience, trust=trust_remote_code) as engine:
@@ -143,7 +144,8 @@ def scaling_command(
         with owned(out):
             from ttcnet.evaluate.analysis.scaling import ScalingConfig, compare, method_runs
             from ttcnet.evaluate.analysis.scaling_table import METHODS, table
-            from ttcnet.evaluate.runs.run import read_examples, run_with_progress
+            from ttcnet.evaluate.runs.run import run_with_progress
+            from ttcnet.tasks.task import read_examples
 
             settings = ScalingConfig(
                 tuple(method or METHODS), numbers("horizons", [horizons]), horizon, n, temperature, breadth, depth,

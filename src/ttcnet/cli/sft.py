@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ttcnet.command_options import Trust
+from ttcnet.command_options import Trust, given
 from ttcnet.train.settings import FineTuning
 
 EVERY, HEADS, INSERT = "8", 16, "ttc"  # TTCAdapterConfig's, which takes seconds to import
@@ -90,7 +90,8 @@ def sft(
     from ttcnet.terminal.console import say, tell
 
     with errors_as_sentences():
-        config = from_table(FineTuning, _values(settings, _given(context)), str(settings or "the command line"))
+        values = _values(settings, given(context, ("settings", "trust_remote_code")))
+        config = from_table(FineTuning, values, str(settings or "the command line"))
         check_model(config.model)
         if is_file(config.data) and next(rows(config.data), None) is None:
             fail("data", "must have at least one row", f"none in {config.data}", "Check the file.", "no-data")
@@ -107,24 +108,13 @@ def sft(
         say(f"Done. The {kind} is in {Path(config.out) / kind}.")
 
 
-def _given(context: typer.Context) -> dict[str, Any]:
-    """The options that were given, as against those that have their defaults."""
-    names = [name for name in context.params if name not in ("settings", "trust_remote_code")]
-    sources = {name: context.get_parameter_source(name) for name in names}
-    return {name: context.params[name] for name, source in sources.items() if source and source.name != "DEFAULT"}
-
-
 def _values(file: Path | None, options: dict[str, Any]) -> dict[str, Any]:
     """What the file says, and before it the options."""
-    from ttcnet.errors import fail, whole_number
-    from ttcnet.settings import read_toml
+    from ttcnet.errors import whole_number
+    from ttcnet.settings import read_with
 
-    variants = options.pop("variant", [])
-    if file is None and variants:
-        fail("variant", "must not be given without a file", ", ".join(variants), "Name the file first.", "conflict")
-    values: dict[str, Any] = {} if file is None else read_toml(file, variants)
     inserted = {name: options.pop(name) for name in ("insert", "every", "heads") if name in options}
-    values |= options
+    values = read_with(file, options)
     if inserted.get("insert") == "none":
         return values | {"adapter": "none"}
     if "every" in inserted and (number := whole_number(inserted["every"])) is not None:

@@ -110,6 +110,15 @@ class Task(Protocol):
         return found
 
 
+def read_examples(task: Task, limit: int | None = None) -> list[Example]:
+    """The examples of a task, or the first `limit`. An empty answer to each is graded, so that what cannot be graded is
+    an error before anything is generated."""
+    examples = task.examples()[:limit]
+    for example in examples:
+        task.grade(example, "")
+    return examples
+
+
 def conversation(prompt: str, system: str = "") -> list[dict[str, str]]:
     """The messages that put a prompt. There is no system message if `system` is empty."""
     opening = [{"role": "system", "content": system}] if system else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -109,16 +109,17 @@ class Learner:
 
     def advance(self) -> None:
         """Take one step."""
-        rate, batches = self.task.rate(self.step), self.task.begin(self.step)
+        rate = self.task.rate(self.step)
         if self._stream is None:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate * group["share"]
             if count() > 1:  # dropout of each process's own: the checkpoint has the random states of the first alone
                 seed_all(1_000_003 * self.seed + self.step * count() + rank())
-            self._compute(batches)
+            for batches in self.batches():
+                self._compute(batches)
         else:
+            (batch,) = self.task.begin(self.step)
             self._stream.wait_stream(torch.cuda.current_stream())
-            (batch,) = batches
             for part in batch:
                 part.record_stream(self._stream)  # their memory stays theirs until this stream has read them
             with torch.cuda.stream(self._stream):
@@ -128,6 +129,10 @@ class Learner:
                     there.copy_(part)
                 self._replay()
         self.step += 1
+
+    def batches(self) -> Iterable[Sequence[Batch]]:
+        """Those of a step, for one update of the weights after the other."""
+        yield self.task.begin(self.step)
 
     def _compute(self, batches: Sequence[Batch]) -> None:
         losses, counts = torch.zeros((), device=self.device), torch.zeros_like(self.sums[2:])

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator
@@ -34,6 +34,9 @@ from .learner import Learner
 from .run import Run
 from .settings import FineTuning
 from .sharding import check_launcher, gathered, shard
+
+if TYPE_CHECKING:
+    from .grpo.settings import Reinforcement
 
 LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 RESULTS = {"all": "model", "inserted": "adapter", "lora": "adapter"}
@@ -169,13 +172,17 @@ def _insert(model: Any, config: FineTuning) -> Any:
         for part in getattr(model.base_model, "layers", [model]):  # those of one kind share what is compiled
             part.compile(backend=COMPILER)
     if config.train == "lora":
-        from peft import LoraConfig, get_peft_model
-
-        lora = LoraConfig(r=config.lora_rank, lora_alpha=2 * config.lora_rank, target_modules=LORA_TARGETS)
-        model = get_peft_model(model, lora)
+        model = add_lora(model, config.lora_rank)
     if config.adapter is not None and config.train != "all":
         adapter.freeze_base(model)
     return model
+
+
+def add_lora(model: Any, rank: int) -> Any:
+    """A model in PEFT's wrapper, with LoRA on the projections of its base."""
+    from peft import LoraConfig, get_peft_model
+
+    return get_peft_model(model, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=LORA_TARGETS))
 
 
 def _compiling(config: FineTuning) -> AbstractContextManager[None]:
@@ -183,7 +190,7 @@ def _compiling(config: FineTuning) -> AbstractContextManager[None]:
     return compiling_up_to(parse(config.horizon).max + 16) if config.compiled else nullcontext()
 
 
-def save_result(model: Any, tokenizer: Any, config: FineTuning, run: Run) -> None:
+def save_result(model: Any, tokenizer: Any, config: FineTuning | Reinforcement, run: Run) -> None:
     """Write model/ if the base was trained, and otherwise adapter/ with the inserted layers and what PEFT added. Every
     process must call this; the first one writes."""
     first = is_first_process()

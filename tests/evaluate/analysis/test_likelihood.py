@@ -11,8 +11,9 @@ import ttcnet.adapter as adapter
 from tests.raising import raises, told
 from tests.train.tiny import model, sums, tokenizer
 from ttcnet.cli import app
-from ttcnet.evaluate.analysis.likelihood import batches, likelihoods, log_likelihoods
+from ttcnet.evaluate.analysis.likelihood import likelihoods, log_likelihoods
 from ttcnet.models import TTCNetConfig, TTCNetForCausalLM
+from ttcnet.models.decoding import batches
 from ttcnet.reading import rows
 from ttcnet.tasks.statistics import average, ratio
 from ttcnet.train.examples import IGNORED, Example, prepare

@@ -7,12 +7,13 @@ import pytest
 from tests.evaluate.scripted import Scripted, write
 from tests.raising import raises
 from ttcnet.evaluate.engines.base import Answer
-from ttcnet.evaluate.runs.run import RunConfig, read_examples, run, seed_of
+from ttcnet.evaluate.runs.run import RunConfig, run, seed_of
 from ttcnet.evaluate.runs.storage import generations
 from ttcnet.evaluate.runs.summary import summarise, table
 from ttcnet.tasks import Example, find
 from ttcnet.tasks.countdown import Difficulty, make, row
 from ttcnet.tasks.jsonl import JsonLines
+from ttcnet.tasks.task import read_examples
 from ttcnet.terminal.console import show
 
 EXAMPLES = [Example(number, f"{number} + 1 = ?", str(number + 1)) for number in range(1, 8)]

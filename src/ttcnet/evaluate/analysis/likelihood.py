@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ttcnet.errors import fail, not_finite
+from ttcnet.models.decoding import batches
 from ttcnet.models.depth import horizon
 from ttcnet.tasks.statistics import Mean, average, ratio
 from ttcnet.train.examples import IGNORED, Example, padded
@@ -97,12 +98,3 @@ def log_likelihoods(
 def answer_tokens(examples: Sequence[Example]) -> list[int]:
     """For each example, the number of tokens that count."""
     return [sum(label != IGNORED for label in example.labels[1:]) for example in examples]
-
-
-def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """The places of sequences in batches of at most `tokens` tokens with padding, the longest first."""
-    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
-    while order:
-        size = max(1, tokens // lengths[order[0]])
-        yield order[:size]
-        order = order[size:]

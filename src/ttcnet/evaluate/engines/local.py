@@ -11,17 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ttcnet.adapter.folder import with_adapter
 from ttcnet.command_options import usable
 from ttcnet.errors import fail
+from ttcnet.models.decoding import Decoded, decode, ends_of
 from ttcnet.models.depth import set_horizon
 from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.nn import ttc_layers
 from ttcnet.torch_settings import avoid_cudnn
 from ttcnet.train.examples import prompt
 
-from .adapters import with_adapter
 from .base import CUT, Answer, Ask, Groups, Sampling, Watch, unwatched
-from .decoding import Decoded, decode
 
 SHARE = 0.7  # of the free memory that a batch may take, by estimate
 
@@ -32,10 +32,7 @@ class Local:
     def __init__(self, model: Any, tokenizer: Any, most: int | None = None, name: str = "") -> None:
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
         self.most = most or (512 if model.device.type == "cuda" else 32)
-        own, ends = getattr(model, "generation_config", None), {tokenizer.eos_token_id}
-        listed = getattr(own, "eos_token_id", None)
-        ends |= set(listed if isinstance(listed, list) else [listed])
-        self.ends = sorted(ends - {None})
+        self.ends = ends_of(model, tokenizer)
         pad = tokenizer.pad_token_id
         self.pad = pad if pad is not None else self.ends[0] if self.ends else 0
         self.plans = bool(ttc_layers(model))

@@ -17,13 +17,13 @@ from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from ttcnet.adapter.folder import with_adapter
 from ttcnet.command_options import usable
 from ttcnet.errors import fail, not_finite
 from ttcnet.models.depth import horizon, horizon_of
 from ttcnet.models.loading import Whole
 from ttcnet.torch_settings import avoid_cudnn
 
-from ..engines.adapters import with_adapter
 from .answer_cache import AnswerCache
 
 SHOWN = 60  # characters of a text that a message quotes

@@ -9,8 +9,7 @@ from typing import Any
 
 from ttcnet.extras import require
 from ttcnet.tasks import NAMES, Task, Verdict, find
-
-from ..runs.run import read_examples
+from ttcnet.tasks.task import read_examples
 
 FILES = (".py", ".jsonl", ".jsonl.gz", ".csv", ".csv.gz")
 

@@ -93,15 +93,6 @@ def seed_of(*parts: object) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
 
-def read_examples(task: Task, limit: int | None = None) -> list[Example]:
-    """The examples of a task, or the first `limit`. An empty answer to each is graded, so that what cannot be graded is
-    an error before anything is generated."""
-    examples = task.examples()[:limit]
-    for example in examples:
-        task.grade(example, "")
-    return examples
-
-
 def check(engine: Engine, config: RunConfig) -> None:
     """Fail if the engine cannot do what is asked."""
     if not engine.plans and config.horizons != (None,):

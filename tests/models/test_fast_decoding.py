@@ -1,11 +1,13 @@
-"""Fast greedy decoding says what transformers' generate says."""
+"""Fast decoding says what transformers' generate says, greedily, and what `decoding` draws."""
 
 import pytest
 import torch
 
-from experiments.math_small.greedy_decoding import GROWING, answers
+from tests.raising import raises
 from tests.train.tiny import model
 from ttcnet import adapter
+from ttcnet.models import decoding
+from ttcnet.models.fast_decoding import GROWING, decode, fits
 from ttcnet.nn import mixers
 
 PROMPTS = [[3, 6, 26, 7, 27, 28, 4], [3, 9, 4], [3, 6, 26, 7, 27, 28, 6, 26, 7, 27, 28, 4], [7]]
@@ -27,12 +29,13 @@ def net(insert, device="cpu", **changes):
 def test_the_same_tokens_as_generate(insert):
     made = net(insert)
     for tokens in (1000, 40):
-        found = answers(made, PROMPTS, 7, [1], tokens=tokens)
+        found = decode(made, PROMPTS, 7, [1], tokens=tokens)
         for prompt, answer in zip(PROMPTS, found, strict=True):
             ids = torch.tensor([prompt])
             expected = made.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=7, do_sample=False)[0]
             kept = expected[len(prompt) :].tolist()
-            assert [*answer.tokens, *([1] if answer.ended else [])] == kept
+            assert answer.tokens == kept
+            assert answer.ended == (kept[-1] == 1)
     assert made.config._attn_implementation == "sdpa"
 
 
@@ -54,13 +57,13 @@ def test_only_states_that_keep_their_size_are_replayed(kind):
 
 def test_rows_end_at_any_of_the_ends():
     made = net("ttc")
-    whole = answers(made, PROMPTS, 40, [1])
+    whole = decode(made, PROMPTS, 40, [1])
     assert all(len(answer.tokens) == 40 for answer in whole if not answer.ended)
     end = whole[0].tokens[2]
-    cut = answers(made, PROMPTS, 40, [1, end])
+    cut = decode(made, PROMPTS, 40, [1, end])
     for before, after in zip(whole, cut, strict=True):
         first = before.tokens.index(end) if end in before.tokens else None
-        assert after.tokens == (before.tokens if first is None else before.tokens[:first])
+        assert after.tokens == (before.tokens if first is None else before.tokens[: first + 1])
         assert after.ended == (before.ended or first is not None)
 
 
@@ -69,15 +72,44 @@ def test_the_horizon_counts():
     found = []
     for steps in (0, 1, 32):
         with adapter.horizon(made, steps):
-            found.append(answers(made, PROMPTS, 12, [1]))
+            found.append(decode(made, PROMPTS, 12, [1]))
     with adapter.disabled(made):
-        assert answers(made, PROMPTS, 12, [1]) == found[0]
+        assert decode(made, PROMPTS, 12, [1]) == found[0]
     assert found[1] != found[0]
+
+
+@pytest.mark.parametrize("insert", [None, "ttc"])
+def test_samples_are_those_of_decoding(insert):
+    made, seeds = net(insert), [3, 1, 4, 1]
+    expected = decoding.decode(made, PROMPTS, seeds, limit=20, temperature=0.7, ends=[1, 9], pad=0)
+    assert len({len(row.tokens) for row in expected}) > 1
+    for tokens in (1000, 40):
+        found = decode(made, PROMPTS, 20, [1, 9], seeds=seeds, temperature=0.7, tokens=tokens)
+        assert [(row.tokens, row.ended) for row in found] == [(row.tokens, row.ended) for row in expected]
+        for one, other in zip(found, expected, strict=True):
+            assert one.mean_logprob == pytest.approx(other.mean_logprob, abs=1e-4)
+    assert decode(made, PROMPTS, 20, [1, 9], seeds=[2, 7, 1, 8], temperature=0.7) != found
+
+
+def test_what_it_decodes():
+    assert fits(net(None))
+    assert fits(net("ttc"))
+    sliding = net(None)
+    sliding.config.sliding_window = 8
+    assert not fits(sliding)
+
+
+def test_damaged_weights_are_noticed():
+    made = net(None)
+    with torch.no_grad():
+        made.lm_head.weight[3] = float("nan")
+    with raises("bad-output", "model", r"prompt \d"):
+        decode(made, PROMPTS, 3, [1])
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("insert", INSERTS)
 def test_graphs_say_the_same(insert):
     made = net(insert, "cuda")
-    expected = [answer.tokens for answer in answers(net(insert), PROMPTS, 60, [1])]
-    assert [answer.tokens for answer in answers(made, PROMPTS, 60, [1])] == expected
+    expected = [answer.tokens for answer in decode(net(insert), PROMPTS, 60, [1])]
+    assert [answer.tokens for answer in decode(made, PROMPTS, 60, [1])] == expected

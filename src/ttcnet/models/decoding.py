@@ -1,9 +1,10 @@
 """Decoding for many prompts at once with transformers' `generate`: every row draws from a seed of its own, whatever
-rows are beside it, and rows that have ended make room for the rest."""
+rows are beside it, and rows that have ended make room for the rest. `fast_decoding` gives the same tokens in less
+time, for Llama and its like."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +20,42 @@ TAIL = 16  # tokens in which the end of a stop text is looked for
 
 @dataclass(frozen=True)
 class Decoded:
-    """The new tokens of a row, whether it came to an end by itself, and the mean log-likelihood of the tokens."""
+    """The new tokens of a row, with that which ended it; whether one did; the mean log-likelihood of the tokens."""
 
     tokens: list[int]
     ended: bool
     mean_logprob: float
+
+
+def noise(seeds: Sequence[int], limit: int) -> Tensor:
+    """A uniform number for every token of every row, (rows, limit), from the seed of the row alone."""
+    return torch.stack([torch.rand(limit, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
+
+
+def drawn(scores: Tensor, uniform: Tensor | None, temperature: float) -> Tensor:
+    """A token for every row of scores, (rows, words): the best one, or with a uniform number a row, (rows,), one by
+    the inverse of the cumulative distribution."""
+    if uniform is None:
+        return scores.argmax(-1)
+    mass = (scores / temperature).double().softmax(-1).cumsum(-1)
+    point = uniform.double() * mass[:, -1]
+    chosen = torch.searchsorted(mass, point[:, None], right=True)[:, 0]
+    return chosen.clamp_max(scores.shape[-1] - 1)  # of NaN
+
+
+def ends_of(model: Any, tokenizer: Any) -> list[int]:
+    """The tokens that end an answer, as tokenizer and model name them."""
+    listed = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    return sorted({tokenizer.eos_token_id, *(listed if isinstance(listed, list) else [listed])} - {None})
+
+
+def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """The places of sequences in batches of at most `tokens` tokens with padding, the longest first."""
+    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
+    while order:
+        size = max(1, tokens // lengths[order[0]])
+        yield order[:size]
+        order = order[size:]
 
 
 class Rows:
@@ -38,20 +70,11 @@ class Rows:
         self.ended = torch.zeros(len(seeds), dtype=torch.bool, device=device)
         self.tokens = torch.zeros(len(seeds), limit, dtype=torch.long, device=device)
         self.logprobs = torch.zeros(len(seeds), limit, device=device)
-        self.noise = None
-        if temperature > 0:
-            draws = [torch.rand(limit, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
-            self.noise = torch.stack(draws).to(device)
+        self.noise = noise(seeds, limit).to(device) if temperature > 0 else None
 
     def pick(self, scores: Tensor, step: int) -> Tensor:
         """The next token of every active row, which is written down."""
-        if self.noise is None:
-            chosen = scores.argmax(-1)
-        else:  # by the inverse of the cumulative distribution, from one uniform number a token
-            mass = (scores / self.temperature).double().softmax(-1).cumsum(-1)
-            point = self.noise[self.active, step].double() * mass[:, -1]
-            chosen = torch.searchsorted(mass, point[:, None], right=True)[:, 0]
-            chosen = chosen.clamp_max(scores.shape[-1] - 1)  # of NaN
+        chosen = drawn(scores, None if self.noise is None else self.noise[self.active, step], self.temperature)
         found = scores.log_softmax(-1).gather(1, chosen[:, None])[:, 0]
         broken = self.active[~found.isfinite() & ~self.ended[self.active]]
         if len(broken):

@@ -7,8 +7,8 @@ from transformers import MambaConfig, MambaForCausalLM
 import ttcnet.adapter as adapter
 from tests.raising import raises
 from tests.train import tiny
-from ttcnet.evaluate.engines.decoding import decode
 from ttcnet.models import TTCNetConfig, TTCNetForCausalLM
+from ttcnet.models.decoding import decode
 
 LIMIT = 12
 PROMPTS = [[6, 7, 8], [9, 10, 11, 12, 13, 14, 15], [20], [8, 21, 9, 22, 6], [17, 18, 19, 20, 21, 22]]

@@ -1,63 +1,75 @@
-"""Greedy answers to many prompts at once, in seconds: keys and values in place, and on a GPU every token but the first
-few one replay of a CUDA graph, so that the host has nothing to do. For Llama models, with insertions or without.
+"""Decoding for many prompts at once, in seconds: keys and values in place, and on a GPU every token but the first few
+one replay of a CUDA graph, so that the host has nothing to do. For Llama and its like, with insertions or without.
 
-The same tokens as `generate` but for rounding; `ttcnet.evaluate` is for everything else.
+The same tokens as `decoding`, which takes every model and stop texts, but for rounding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface, StaticCache
 
-from ttcnet.evaluate.analysis.likelihood import batches
+from ttcnet.errors import not_finite
 from ttcnet.nn import ttc_layers
 
+from .decoding import Decoded, batches, drawn, noise
+
 GROUPED = "grouped_with_own_mask"  # transformers makes no mask for attention that it does not know
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 TOKENS = 2**19  # in a batch, prompts and answers together
 GLANCE = 32  # tokens between two looks at whether all rows have ended
 GROWING = ("attention", "samba")  # mixers whose states grow, which cannot be replayed
 EAGER = 3  # tokens before a graph is recorded, for whatever is made at first use
 
 
-class Answer(NamedTuple):
-    """New tokens, without the one that ended them; whether one did."""
+def fits(model: Any) -> bool:
+    """Whether this module decodes it: a family that it knows, each of whose layers attends to all that was before."""
+    config = model.config
+    return config.model_type.removeprefix("ttc_") in FAMILIES and getattr(config, "sliding_window", None) is None
 
-    tokens: list[int]
-    ended: bool
 
-
-def answers(
-    model: Any, prompts: Sequence[Sequence[int]], limit: int, ends: Sequence[int], *, tokens: int = TOKENS
-) -> list[Answer]:
+def decode(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    limit: int,
+    ends: Sequence[int],
+    *,
+    seeds: Sequence[int] | None = None,
+    temperature: float = 0.0,
+    tokens: int = TOKENS,
+) -> list[Decoded]:
     """Up to `limit` new tokens for every prompt.
 
     Args:
         model: in evaluation mode and on its device.
         ends: tokens that end an answer.
+        seeds: of the rows, for a temperature above 0.
+        temperature: 0 is greedy.
         tokens: in a batch, padding included.
     """
-    found: dict[int, Answer] = {}
+    seeds = seeds or [0] * len(prompts)
+    found: dict[int, Decoded] = {}
     before = model.config._attn_implementation
     model.config._attn_implementation = GROUPED
     try:
         for places in batches([len(prompt) + limit for prompt in prompts], tokens):
-            made = _batch(model, [prompts[place] for place in places], limit, ends)
-            found |= dict(zip(places, made, strict=True))
+            uniform = noise([seeds[place] for place in places], limit) if temperature > 0 else None
+            rows = _Rows(model, [prompts[place] for place in places], limit, ends, uniform, temperature)
+            found |= dict(zip(places, _grown(rows, [f"prompt {place + 1}" for place in places]), strict=True))
     finally:
         model.config._attn_implementation = before
     return [found[place] for place in range(len(prompts))]
 
 
-def _batch(model: Any, prompts: list[Sequence[int]], limit: int, ends: Sequence[int]) -> Iterator[Answer]:
-    rows = _Rows(model, prompts, limit, ends)
+def _grown(rows: _Rows, names: Sequence[str]) -> list[Decoded]:
     rows.prefill()
     graph = None
-    for done in range(1, limit):
+    for done in range(1, rows.made.shape[1]):
         if graph is not None:
             graph.replay()
         else:
@@ -68,11 +80,7 @@ def _batch(model: Any, prompts: list[Sequence[int]], limit: int, ends: Sequence[
                     rows.step()
         if done % GLANCE == 0 and bool(rows.ended.all()):
             break
-    stops = torch.isin(rows.made, rows.ends)
-    ended = stops.any(1).tolist()
-    lengths = torch.where(stops.any(1), stops.long().argmax(1), limit).tolist()
-    for made, length, over in zip(rows.made.tolist(), lengths, ended, strict=True):
-        yield Answer(made[:length], over)
+    return rows.result(names)
 
 
 class _Rows:
@@ -81,18 +89,24 @@ class _Rows:
     Mixers that remember have states of fixed size, which can be replayed, but for those that are GROWING.
     """
 
-    def __init__(self, model: Any, prompts: list[Sequence[int]], limit: int, ends: Sequence[int]) -> None:
+    def __init__(
+        self, model: Any, prompts: list[Sequence[int]], limit: int, ends: Sequence[int], uniform: Tensor | None,
+        temperature: float,
+    ) -> None:  # fmt: skip
         self.model, device = model, next(model.parameters()).device
         width = -(-max(map(len, prompts)) // 8) * 8
         length = -(-(width + limit) // 64) * 64
-        self.ids = torch.tensor([[ends[0]] * (width - len(p)) + [*p] for p in prompts], device=device)
+        filler = ends[0] if ends else 0
+        self.ids = torch.tensor([[filler] * (width - len(p)) + [*p] for p in prompts], device=device)
         self.real = torch.tensor([[False] * (width - len(p)) + [True] * len(p) for p in prompts], device=device)
         self.cache = StaticCache(config=model.config, max_cache_len=length)
         growing = getattr(model.config, "inserted", None) in GROWING
         waits = any(layer.context_kind == "system" for layer in ttc_layers(model).values())  # for its linear systems
         self.captured = device.type == "cuda" and not growing and not waits
-        self.ends = torch.tensor(ends, device=device)
-        self.made = torch.full((len(prompts), limit), ends[0], device=device)
+        self.ends = torch.tensor(ends, dtype=torch.long, device=device)
+        self.uniform, self.temperature = None if uniform is None else uniform.to(device), temperature
+        self.made = torch.full((len(prompts), limit), filler, device=device)
+        self.logprobs = torch.zeros(len(prompts), limit, device=device)
         self.ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
         self.token = torch.zeros(len(prompts), 1, dtype=torch.long, device=device)
         self.position = self.real.sum(1, keepdim=True) - 1  # of the last token in its row
@@ -126,11 +140,26 @@ class _Rows:
         return self.model(input_ids=ids, attention_mask=mask, position_ids=position, **options).logits[:, -1]
 
     def _take(self, scores: Tensor) -> None:
-        best = scores.argmax(-1, keepdim=True)
-        self.token.copy_(best)
-        self.made.index_copy_(1, self.column, best)
-        self.ended |= torch.isin(best[:, 0], self.ends)
+        scores = scores.float()
+        uniform = None if self.uniform is None else self.uniform.index_select(1, self.column)[:, 0]
+        chosen = drawn(scores, uniform, self.temperature)[:, None]
+        self.token.copy_(chosen)
+        self.made.index_copy_(1, self.column, chosen)
+        self.logprobs.index_copy_(1, self.column, scores.log_softmax(-1).gather(1, chosen))
+        self.ended |= torch.isin(chosen[:, 0], self.ends)
         self.column += 1
+
+    def result(self, names: Sequence[str]) -> list[Decoded]:
+        limit, stops = self.made.shape[1], torch.isin(self.made, self.ends)
+        over = stops.any(1)
+        lengths = torch.where(over, stops.long().argmax(1) + 1, limit)
+        counted = torch.arange(limit, device=lengths.device) < lengths[:, None]
+        sums = self.logprobs.masked_fill(~counted, 0.0).sum(1)
+        broken = (~sums.isfinite()).nonzero()
+        if len(broken):
+            not_finite(names[int(broken[0])])
+        columns = (self.made.tolist(), lengths.tolist(), over.tolist(), (sums / lengths).tolist())
+        return [Decoded(made[:length], end, mean) for made, length, end, mean in zip(*columns, strict=True)]
 
 
 def _attention(

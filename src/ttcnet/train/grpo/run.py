@@ -1,0 +1,167 @@
+"""A run of reinforcement learning: `ttcnet grpo`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ttcnet import adapter
+from ttcnet.adapter.folder import has_lora, to_train
+from ttcnet.command_options import usable
+from ttcnet.errors import fail
+from ttcnet.models.loading import causal_lm, tokenizer_of
+from ttcnet.nn import ttc_layers
+from ttcnet.processes import join_job
+from ttcnet.tasks import Example, Task, find
+from ttcnet.tasks.task import digest, read_examples
+from ttcnet.terminal.console import tell
+from ttcnet.torch_settings import avoid_cudnn
+
+from .. import loop
+from ..checkpoint import random_states
+from ..run import Run
+from ..sft import RESULTS, add_lora, save_result
+from ..sharding import check_launcher
+from .policy import Policy, PolicyLearner
+from .samples import Actor, GradingError, Questions
+from .settings import Reinforcement
+
+GRADED = ("right", "readable", "ended")  # what every answer is or is not
+
+
+def reinforce(
+    config: Reinforcement, model: Any = None, tokenizer: Any = None, *, trust_remote_code: bool = False
+) -> Any:
+    """Run to the end, or resume from the last checkpoint in `config.out`. The folder gets settings.json, log.jsonl,
+    checkpoints, and at the end adapter/ or model/, as with `ttcnet sft`.
+
+    Args:
+        config: the run.
+        model: instead of what `config.model` names.
+        tokenizer: likewise.
+        trust_remote_code: run code that comes with them.
+    """
+    check_launcher()
+    task, examples = read(config.task, config)
+    held_out = None if config.held_out is None else read(config.held_out, config, config.held_out_examples)
+    check_rewards(task, examples, config.rewards)
+    if held_out is not None:
+        check_apart(examples, held_out[1])
+    settings = _settings(config, examples, [] if held_out is None else held_out[1])
+    options: dict[str, Any] = dict(results=[RESULTS[config.train]], may_grow=["steps"], keep=config.keep)
+    with loop.on_sigterm(loop.stop_at_once):
+        device = join_job(usable("auto"))
+        with Run(Path(config.out), settings, **options) as run:
+            avoid_cudnn()
+            if tokenizer is None:
+                tokenizer = tokenizer_of(config.model, trust_remote_code=trust_remote_code)
+            sets = [
+                None if each is None else Questions(*each, tokenizer, config.system, config.rewards)
+                for each in ((task, examples), held_out)
+            ]
+            if model is None:
+                tell(f"Loading {config.model} ...")
+                model = causal_lm(config.model, torch.float32, trust_remote_code=trust_remote_code)
+            for each in filter(None, sets):
+                each.check(model, config.max_tokens)
+            trained = learner(start(model, config), tokenizer, sets, config, device)
+            _train(trained, run, config)
+            save_result(trained.model, tokenizer, config, run)
+            return trained.model
+
+
+def learner(
+    model: Any, tokenizer: Any, sets: Sequence[Questions | None], config: Reinforcement, device: str
+) -> PolicyLearner:
+    """A model that learns to answer the first set of questions; the second one is held out, if there is one."""
+    questions, held_out = sets
+    assert questions is not None
+    options: dict[str, Any] = dict(limit=config.max_tokens, tokens=config.tokens_at_once, bf16=config.bf16)
+    actor = Actor(model, tokenizer, device, **options)
+    reference = None
+    if config.beta:
+        reference = torch.nn.Module.to(copy.deepcopy(model), device).eval().requires_grad_(False)
+    if config.check_pointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    task = Policy(model.train(), actor, questions, held_out, reference, config)
+    may_skip = not config.check_pointing
+    return PolicyLearner(task, model, task.groups(), device, seed=config.seed, bf16=config.bf16, may_skip=may_skip)
+
+
+def start(model: Any, config: Reinforcement) -> Any:
+    """The model to begin with: with its adapter, if it has one, and with what is trained set to be."""
+    torch.manual_seed(config.seed)
+    lora = config.adapter is not None and has_lora(config.adapter)
+    if lora and config.train == "inserted":
+        remedy = 'Pass train = "lora", or "all".'
+        fail("train", "must not be 'inserted' for an adapter with LoRA", config.adapter, remedy, "conflict")
+    if config.adapter is not None:
+        model = to_train(model, config.adapter)
+    if config.inserted_lr is not None and not _inserted(model):
+        remedy = "Leave it out, or start from a model with inserted layers."
+        fail("inserted_lr", "must not be given where nothing is inserted", config.inserted_lr, remedy, "conflict")
+    if config.train == "all":
+        return (model.merge_and_unload() if lora else model).requires_grad_(True)
+    if config.train == "lora" and not lora:
+        model = add_lora(model, config.lora_rank)
+    if config.adapter is not None and _inserted(model):
+        adapter.freeze_base(model)
+    return model
+
+
+def read(name: str, config: Reinforcement, limit: int | None = None) -> tuple[Task, list[Example]]:
+    """A task and its examples."""
+    task = find(name, None if config.data is None else Path(config.data))
+    return task, read_examples(task, limit)
+
+
+def check_rewards(task: Task, examples: Sequence[Example], rewards: dict[str, float]) -> None:
+    """Fail if the task does not give what rewards are made of."""
+    known = {*GRADED, *task.grade(examples[0], "").scores}
+    if unknown := sorted(set(rewards) - known):
+        rule = f"must name some of {', '.join(sorted(known))}, which answers to {task.name} are or score"
+        fail("rewards", rule, ", ".join(unknown), "Correct the name, or have grade() give it.", "unknown-name")
+
+
+def check_apart(examples: Sequence[Example], held_out: Sequence[Example]) -> None:
+    """Fail if an example is learned from and held out."""
+    learned = {each.text for each in examples}
+    both = [each.number for each in held_out if each.text in learned]
+    if both:
+        value = f"{len(both):,} of {len(held_out):,}, the first of them number {both[0]}"
+        fail("held_out", "must share no example with task", value, "Hold out others.", "conflict")
+
+
+def _train(trained: PolicyLearner, run: Run, config: Reinforcement) -> None:
+    """All steps. Where grading fails, what was learned is saved first."""
+    task = trained.task
+    own = nullcontext() if task.own is None else adapter.horizon(trained.model, task.own)  # not that of the last step
+    try:
+        if not run.checkpoints():
+            run.cut_log(-1)
+            if before := task.accuracy():
+                run.log({"step": 0} | before)
+                tell(f"Before the first step {100 * before['held_out']:.1f} % of the held-out examples are right.")
+        with own:
+            loop.train((run, trained), every=config.log_every, save_every=config.save_every)
+    except GradingError as failed:
+        if trained.step:
+            run.save(trained.step, trained.state() | random_states())
+        failed.report()
+
+
+def _inserted(model: Any) -> bool:
+    return bool(ttc_layers(model)) or getattr(model.config, "inserted", None) is not None
+
+
+def _settings(config: Reinforcement, examples: Sequence[Example], held_out: Sequence[Example]) -> dict[str, Any]:
+    """For the folder, which may be moved: all but its name; and numbers for the examples, by which others are
+    refused."""
+    found = config.to_dict()
+    del found["out"]
+    return found | {"examples": digest(examples), "held_out_digest": digest(held_out)}

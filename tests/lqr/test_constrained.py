@@ -248,3 +248,14 @@ def test_wrong_problems():
     with raises("too-small", "horizon"):
         one = torch.ones(1, 1, 1)
         solve_constrained(LQR(A=one, B=one, Q=one, R=one, h0=torch.ones(1), horizon=0), u_max=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [(dict(start=3), "type"), (dict(max_iterations=0), "too-small"), (dict(tolerance=-1.0), "out-of-range")],
+)
+def test_options_that_make_no_sense(options, code):
+    one = torch.ones(3, 1, 1, dtype=torch.float64)
+    problem = LQR(A=one, B=one, Q=one, R=one, h0=torch.ones(1, dtype=torch.float64))
+    with raises(code, next(iter(options))):
+        solve_constrained(problem, u_min=-0.4, **options)

@@ -173,3 +173,9 @@ def test_torch_func_over_gains(method):
     close(vmap(grad(lambda A: slopes(A, True)))(many), vmap(grad(lambda A: slopes(A, False)))(many))
     with raises("no-derivative", "gains and values"):
         jacfwd(lambda A: slopes(A, True))(problem.A)
+
+
+def test_a_horizon_beyond_the_bound():
+    one = torch.ones(1, 1, 1)
+    with raises("too-large", "horizon", "1000000000"):
+        LQR(A=one, B=one, Q=one, R=one, h0=torch.ones(1), horizon=10**9)

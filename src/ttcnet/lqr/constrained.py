@@ -98,6 +98,13 @@ def solve_constrained(
         checks.fail(
             "horizon", "must be 1 or more", problem.horizon, "Without a step there is no decision.", "too-small"
         )
+    if start is not None and not isinstance(start, ConstrainedSolution):
+        remedy = "Pass what solve_constrained returned for a similar problem."
+        checks.fail("start", "must be a ConstrainedSolution", type(start).__name__, remedy, "type")
+    if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 1:
+        checks.fail("max_iterations", "must be 1 or more", max_iterations, "Pass a positive integer.", "too-small")
+    if not tolerance > 0:
+        checks.fail("tolerance", "must be positive", tolerance, "Pass 1e-10, say.", "out-of-range")
     if check:
         problem.check()
     batch = problem.batch_shape

@@ -77,6 +77,8 @@ class LQR:
         T = _longest(given, lead) if self.horizon is None else self.horizon
         if isinstance(T, bool) or not isinstance(T, checks.INTEGERS) or T < 0:
             checks.fail("horizon", "must be an integer of 0 or more", repr(T), "Pass the number of steps.", "too-small")
+        if self.horizon is not None:  # what the fields have takes memory already
+            checks.horizon(T)
         object.__setattr__(self, "horizon", T)
         sizes = {"T": T, "n": n, "m": m}
         for name, value in given.items():

@@ -148,7 +148,7 @@ def test_sudoku(sudoku, tmp_path):
     for mode in ("single", "multi"):
         said = ttcnet("sudoku", "eval", sudoku, "--data", data, "--mode", mode, "--out", tmp_path / "out.json")
         assert f"{SAID}board 2 of 2." in said
-    assert f"{SAID}board 2 of 2." in ttcnet("sudoku", "probe", sudoku, "--train", data, "--test", data)
+    assert f"{SAID}row 2 of 2." in ttcnet("sudoku", "probe", sudoku, "--train", data, "--test", data)
     assert not (tmp_path / "out.json").exists()
 
 

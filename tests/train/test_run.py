@@ -159,7 +159,7 @@ def test_damaged_checkpoints(engine, whole, monkeypatch, tmp_path, capsys):
     last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
     if engine.keep > 1:
         assert_same_run(engine, whole, out, engine.go(out))
-        assert "checkpoint-6.safetensors is damaged, and passed over." in capsys.readouterr().err
+        assert "checkpoint-6.safetensors is damaged, and skipped." in capsys.readouterr().err
         return
     with raises("damaged", str(out), "checkpoint-6.safetensors"):
         engine.go(out)

@@ -167,7 +167,8 @@ def _insert(model: Any, config: FineTuning) -> Any:
             fail("insert", "must be none for a model that has its layers already", there, remedy, "has-layers")
         adapter.insert(model, TTCAdapterConfig.from_dict(config.adapter))
         for parameter in adapter.parameters(model).values():
-            parameter.data = parameter.data.float()  # though the base may be in bfloat16
+            wide = torch.promote_types(parameter.dtype, torch.float32)  # though the base may be in bfloat16
+            parameter.data = parameter.data.to(wide)
     if config.compiled:
         for part in getattr(model.base_model, "layers", [model]):  # those of one kind share what is compiled
             part.compile(backend=COMPILER)

@@ -15,7 +15,9 @@ answer is the first action of the plan that knows A and B.
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +31,7 @@ NOISE, REACH = 0.3, (0.5, 1.2)  # of a transition; singular values of B
 REAL, UNSTABLE, UNSTABLE_FAR = (0.2, 0.95), (1.0, 1.15), (1.15, 1.3)
 TURNING, TURNING_FAR, ANGLES = (0.7, 1.1), (1.1, 1.25), (0.3, 2.8)
 Q, R = (-1.0, 1.0), (0.0, 2.0)  # costs are 4 to the power of a number between
+FIT_WEIGHT = 0.5  # of the usual, where least squares writes tokens: variance of the noise over that of entries of [A B]
 LOST = 1e3  # a number of the state beyond it ends an episode
 
 
@@ -120,6 +123,46 @@ def ridge(ins: Tensor, outs: Tensor, weight: float, usual: Tensor) -> Tensor:
     one = torch.eye(BOTH, dtype=ins.dtype, device=ins.device)
     right = ins.mT @ outs + weight * usual.mT
     return torch.linalg.solve(ins.mT @ ins + weight * one, right).mT
+
+
+@functools.cache
+def usual() -> Tensor:
+    """The mean of [A B] over systems."""
+    return matrices(draw(65_536, 1000)).mean(0)
+
+
+class Fit(NamedTuple):
+    """What least squares sums over transitions: of what went in (..., n + m, n + m), and of that with what came out."""
+
+    squares: Tensor
+    products: Tensor
+
+    @classmethod
+    def of(cls, ins: Tensor, outs: Tensor) -> Fit:
+        """Of transitions (..., K, n + m) and (..., K, n), after each of them: (..., K, n + m, .)."""
+        z = ins.unsqueeze(-1)
+        return cls((z * ins.unsqueeze(-2)).cumsum(-3), (z * outs.unsqueeze(-2)).cumsum(-3))
+
+    def __add__(self, other: Fit) -> Fit:  # type: ignore[override]
+        return Fit(self.squares + other.squares, self.products + other.products)
+
+    def at(self, length: int) -> Fit:
+        """After so many transitions."""
+        return Fit(*(x[..., length - 1, :, :] for x in self))
+
+    def matrices(self) -> Tensor:
+        """[A B] as least squares has them, (..., n, n + m)."""
+        return (usual() + (self.products - self.squares @ usual().mT).mT @ self._spread()).contiguous()
+
+    def features(self) -> Tensor:
+        """A token's share: [A B] as `told` spells them, and how uncertain they are (..., 39) in float32."""
+        above = torch.triu_indices(BOTH, BOTH)
+        spread = self._spread()[..., above[0], above[1]]
+        return torch.cat([2 * self.matrices().flatten(-2), FIT_WEIGHT * spread], -1).float()
+
+    def _spread(self) -> Tensor:
+        one = torch.eye(BOTH, dtype=self.squares.dtype)
+        return torch.linalg.inv(self.squares + FIT_WEIGHT * one)
 
 
 def gains(systems: Systems, horizon: int) -> Tensor:

@@ -4,8 +4,8 @@
     python -m experiments.in_context_control --out experiments/in_context_control/results --only read/system
 
 docs/where-planning-pays.md has the questions; `systems` the task, `trunk` what reads a prefix, `policies` the arms and
-what is judged, `references` what answers without a policy. The order is: trunk, references, read/ARM, told/ARM. The
-learning rate of an arm is chosen before, on a seed that no run has. Stopped or killed, the same command resumes, and
+what is judged, `references` what answers without a policy. The order is: trunk, references, read/ARM, told/ARM,
+fitted/ARM. The learning rate of an arm is chosen before, on a seed that no run has. Stopped or killed, the same command resumes, and
 what is done is skipped; once the trunk is there several may work at a time, each with its own --only.
 """
 
@@ -29,6 +29,7 @@ SAVE_EVERY = 100
 PROGRAM = "python -m experiments.in_context_control"
 SIZES: dict[str, dict[str, dict[str, Any]]] = {
     "small": {"trunk": {}, "arm": {}},
+    "medium": {"trunk": {"steps": 12_000, "pool": 262_144}, "arm": {"steps": 6000, "pool": 409_600}},
     "large": {
         "trunk": {"steps": 20_000, "batch": 256, "pool": 1_048_576, "seeds": 6, "width": 128},
         "arm": {"steps": 4000, "batch": 512, "pool": 409_600, "judged": 2048, "episodes": 512},
@@ -38,12 +39,12 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
 
 def names(only: list[str] | None) -> list[str]:
     """What is to be made, in order; all if there are no words."""
-    from experiments.in_context_control.policies import ARMS, READ, TOLD
+    from experiments.in_context_control.policies import ARMS, TASKS
 
-    known = ["trunk", "references", *(f"{task}/{arm}" for task in (READ, TOLD) for arm in ARMS)]
+    known = ["trunk", "references", *(f"{task}/{arm}" for task in TASKS for arm in ARMS)]
     if only and (unknown := [words for words in only if not any(_fits(name, words) for name in known)]):
-        rule = f"only must name trunk, references, {READ} or {TOLD}, arms ({', '.join(ARMS)}), or both"
-        raise typer.BadParameter(f"{rule}, as in {READ}/system; got {', '.join(unknown)}.")
+        rule = f"only must name trunk, references, {', '.join(TASKS)}, arms ({', '.join(ARMS)}), or both"
+        raise typer.BadParameter(f"{rule}, as in {TASKS[0]}/system; got {', '.join(unknown)}.")
     return [name for name in known if not only or any(_fits(name, words) for words in only)]
 
 
@@ -54,9 +55,9 @@ def _fits(name: str, words: str) -> bool:
 def main(
     out: Annotated[Path, typer.Option(help="Folder for the runs.")],
     only: Annotated[
-        list[str] | None, typer.Option(help="trunk, references, read, told, arms, or read/ARM; repeat.")
+        list[str] | None, typer.Option(help="trunk, references, read, told, fitted, arms, or read/ARM; repeat.")
     ] = None,
-    size: Annotated[str, typer.Option(help="small, for a CPU, or large, for a GPU.")] = "small",
+    size: Annotated[str, typer.Option(help="small and medium are for a CPU, large for a GPU.")] = "small",
     seeds: Annotated[int, typer.Option(help="Seeds of every arm.")] = 5,
     rates: Annotated[str, typer.Option(help="Rates to choose from; a single one is taken.")] = "3e-3,1e-2",
     steps: Annotated[int | None, typer.Option(help="Of arms, if other than the size has.")] = None,

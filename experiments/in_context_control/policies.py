@@ -2,11 +2,13 @@
 
 A demonstration is what the trunk has read of a prefix, a question (state, costs, horizon) and the first action of the
 plan that knows the system. What `where_planning_pays.imitation` says of horizons, arms and batches holds here.
-With the task "told" a token spells out A and B in the place of what a trunk has read.
+In the place of what a trunk has read, a token spells out A and B with the task "told", and what least squares says of
+them with the task "fitted".
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,11 +34,12 @@ from experiments.where_planning_pays.imitation import (
     told,
 )  # fmt: skip
 
-READ, TOLD = TASKS = ("read", "told")
+READ, TOLD, FITTED = TASKS = ("read", "told", "fitted")
 ARMS = ("system", "system-one", "mlp", "mlp-2.5", "ttc", "linear")
 SYSTEM: dict[str, Any] = {"heads": 2, "state_size": 4, "rank": 64, "context": "system"}
 LENGTHS = (1, 2, 4, 8, 16)  # of prefixes, at the test; in training any up to 16
 QUESTIONS = 8  # that a prefix is asked in training
+BEGUN = (1, 4)  # transitions after which a policy acts while its fit grows
 STEPS, WORST = 40, 10.0  # of an episode; the regret of one that is lost
 KINDS = {"seen": False, "held out": True}
 
@@ -54,10 +57,11 @@ class Answers(Demonstrations):
 
 
 class Scene(NamedTuple):
-    """Fresh systems and what was read of them: contexts (seeds, N, K, width), or A and B where these are told."""
+    """Fresh systems and what was read of them: contexts (seeds, N, K, width), or what is in their place."""
 
     systems: planner.Systems
     contexts: Tensor
+    fits: world.Fit | None  # of the prefixes, (N, K, ...), where tokens are written from them
 
 
 class Policies(Imitation):
@@ -78,11 +82,13 @@ class Policies(Imitation):
         return super()._layer(size)
 
     def read(self, systems: planner.Systems, seed: int, place: int) -> Tensor:
-        """What the trunk of the seed at this place has read of them, (N, K, width)."""
-        if not self.trunks:
+        """What the trunk of the seed at this place has read of them, (N, K, width), or what is in its place."""
+        if self.settings.task == TOLD:
             return self._spelt(systems).unsqueeze(1)
-        tokens = world.transition_tokens(*world.prefixes(systems, seed)).to(self.device)
-        return self.trunks[place].contexts(tokens)
+        ins, outs = world.prefixes(systems, seed)
+        if self.settings.task == FITTED:
+            return world.Fit.of(ins, outs).features().to(self.device)
+        return self.trunks[place].contexts(world.transition_tokens(ins, outs).to(self.device))
 
     def _spelt(self, systems: planner.Systems) -> Tensor:
         A, B = systems.physics["A"], systems.physics["B"]
@@ -116,7 +122,8 @@ class Policies(Imitation):
         if (held_out, seed) not in self.scenes:
             systems = world.draw(self.settings.judged, seed, held_out)
             read = [self.read(systems, seed + 1, place) for place in range(self.settings.seeds)]
-            self.scenes[held_out, seed] = Scene(systems, torch.stack(read))
+            fits = world.Fit.of(*world.prefixes(systems, seed + 1)) if self.settings.task == FITTED else None
+            self.scenes[held_out, seed] = Scene(systems, torch.stack(read), fits)
         return self.scenes[held_out, seed]
 
     @torch.no_grad()
@@ -131,7 +138,7 @@ class Policies(Imitation):
     ) -> list[float]:
         """The share of the variance of the answers that members leave, over these horizons together, after so many
         transitions."""
-        systems, contexts = self.scene(held_out, seed)
+        systems, contexts, _ = self.scene(held_out, seed)
         read = contexts[:, :, min(length, contexts.shape[2]) - 1].repeat_interleave(len(self.settings.rates), 0)
         answer = vmap(self.member, in_dims=(0, 0, None))
         errors = whole = torch.zeros((), dtype=torch.float64)
@@ -147,27 +154,44 @@ class Policies(Imitation):
     @torch.no_grad()
     def regret(self, horizon: int, length: int = 16, *, held_out: bool = False) -> list[float]:
         """Of acting for STEPS steps after so many transitions, by seed."""
-        systems, contexts = self.scene(held_out, 2)
+        systems, contexts, _ = self.scene(held_out, 2)
         few = chosen(systems, slice(self.settings.episodes))
         read = contexts[:, : self.settings.episodes, min(length, contexts.shape[2]) - 1]
-        answer = vmap(self.member, in_dims=(0, 0, None))
+        return regret(few, lambda states: self._act(read, few, states, horizon), self.settings.seeds, horizon)
+
+    @torch.no_grad()
+    def regret_while_learning(self, horizon: int, length: int, *, held_out: bool = False) -> list[float]:
+        """The same, where every step is added to the fit."""
+        systems, _, fits = self.scene(held_out, 2)
+        assert fits is not None
+        few = chosen(systems, slice(self.settings.episodes))
+        growing = Growing(fits.at(length).rows(slice(self.settings.episodes)), self.settings.seeds)
 
         def act(states: Tensor) -> Tensor:
-            x = self._tokens(read, few, states, horizon)
-            return (answer(self.weights, x, self._own(horizon)) * self.scale).double().cpu()
+            return self._act(growing.fit.features().to(self.device), few, states, horizon)
 
-        return regret(few, act, self.settings.seeds, horizon)
+        return regret(few, act, self.settings.seeds, horizon, growing.add)
+
+    def _act(self, contexts: Tensor, systems: planner.Systems, states: Tensor, horizon: int) -> Tensor:
+        """Actions (seeds, N, m) in states (seeds, N, n)."""
+        x = self._tokens(contexts, systems, states, horizon)
+        answer = vmap(self.member, in_dims=(0, 0, None))
+        return (answer(self.weights, x, self._own(horizon)) * self.scale).double().cpu()
 
     def everything(self) -> dict[str, Any]:
         """All that is reported of a run with one learning rate."""
         unexplained, acting, knob = list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
-        lengths = LENGTHS if self.trunks else LENGTHS[-1:]
+        learning = list[dict[str, Any]]()
+        lengths = LENGTHS[-1:] if self.settings.task == TOLD else LENGTHS
         for systems, held_out in KINDS.items():
             for length in lengths:
                 values = self.unexplained(TRAINED, length, held_out=held_out)
                 unexplained.append({"name": "trained", "systems": systems, "length": length, "values": values})
                 values = self.regret(LONGEST, length, held_out=held_out)
                 acting.append({"horizon": LONGEST, "systems": systems, "length": length, "values": values})
+            for length in BEGUN if self.settings.task == FITTED else ():
+                values = self.regret_while_learning(LONGEST, length, held_out=held_out)
+                learning.append({"horizon": LONGEST, "systems": systems, "length": length, "values": values})
             for name, horizons in (("between", BETWEEN), ("64", BEYOND[-1:])):
                 values = self.unexplained(horizons, held_out=held_out)
                 unexplained.append({"name": name, "systems": systems, "length": LENGTHS[-1], "values": values})
@@ -179,7 +203,20 @@ class Policies(Imitation):
                 values = self.unexplained(BEYOND[-1:], held_out=held_out)
                 unexplained.append({"name": "64, told 32", "systems": systems, "length": LENGTHS[-1], "values": values})
             self.most = Imitation.most
-        return {"unexplained": unexplained, "acting": acting, "knob": knob}
+        return {"unexplained": unexplained, "acting": acting, "knob": knob} | (
+            {"learning": learning} if learning else {}
+        )
+
+
+class Growing:
+    """Fits to which every step of acting is added, one of each policy."""
+
+    def __init__(self, fit: world.Fit, policies: int) -> None:
+        self.fit = world.Fit(*(x.expand(policies, *x.shape) for x in fit))
+
+    def add(self, states: Tensor, u: Tensor, new: Tensor) -> None:
+        ins = torch.cat([states, u], -1)
+        self.fit = self.fit.plus(world.Fit.of(ins.unsqueeze(-2), new.unsqueeze(-2)).at(1))
 
 
 def chosen(systems: planner.Systems, rows: slice | Tensor) -> planner.Systems:
@@ -187,12 +224,15 @@ def chosen(systems: planner.Systems, rows: slice | Tensor) -> planner.Systems:
     return planner.Systems({k: x[rows] for k, x in systems.physics.items()}, systems.q[rows], systems.r[rows])
 
 
-def regret(systems: planner.Systems, act: Any, policies: int, horizon: int) -> list[float]:
+def regret(
+    systems: planner.Systems, act: Any, policies: int, horizon: int, saw: Callable[..., None] | None = None
+) -> list[float]:
     """What policies pay above the planner that knows the systems and has this horizon, as a share of what that pays:
     the mean over systems, each at most WORST. All meet the same noise.
 
     Args:
         act: actions (policies, N, m) in states (policies, N, n).
+        saw: is told states, actions and the states that came of them, after every step.
     """
     K = world.gains(systems, horizon)
     random, count = torch.Generator().manual_seed(5), len(systems.q)
@@ -202,7 +242,10 @@ def regret(systems: planner.Systems, act: Any, policies: int, horizon: int) -> l
     for _ in range(STEPS):
         u = torch.cat([act(states[:-1]), (K @ states[-1:].unsqueeze(-1)).squeeze(-1)])
         w = torch.randn(count, world.STATES, generator=random, dtype=torch.float64)
-        states = world.step(systems, states, u, w)
+        new = world.step(systems, states, u, w)
+        if saw is not None:
+            saw(states[:-1], u[:-1], new[:-1])
+        states = new
         costs += planner.cost(systems, states, u)
         states = states.clamp(-world.LOST, world.LOST)
     shares = (costs[:-1] / costs[-1] - 1).nan_to_num(WORST).clamp_max(WORST)

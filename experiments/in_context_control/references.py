@@ -3,6 +3,7 @@
 ridge      least squares over the transitions of the prefix, drawn towards the mean of all systems; its weight is chosen
            on other systems, by the answers after prefixes of all lengths
 estimate   what the trunk says A and B are
+fit        least squares with the weight that tokens of the task "fitted" are written with; also while it grows
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from experiments.in_context_control import systems as world
-from experiments.in_context_control.policies import KINDS, LENGTHS, Answers, chosen, regret
+from experiments.in_context_control.policies import BEGUN, KINDS, LENGTHS, Answers, Growing, chosen, regret
 from experiments.in_context_control.trunk import Reading, Trunk
 from experiments.where_planning_pays import planner
 from experiments.where_planning_pays.imitation import BETWEEN, BEYOND, LONGEST, TRAINED
@@ -39,6 +40,17 @@ def _regret(systems: planner.Systems, found: Tensor, horizon: int) -> list[float
     return regret(systems, lambda states: (K @ states.unsqueeze(-1)).squeeze(-1), 1, horizon)
 
 
+def _regret_while_learning(systems: planner.Systems, fit: world.Fit, horizon: int) -> list[float]:
+    """Of a planner that plans anew at each step, with all that it saw."""
+    growing = Growing(fit, 1)
+
+    def act(states: Tensor) -> Tensor:
+        K = world.gains(world.known_as(systems, growing.fit.matrices()[0]), horizon)
+        return (K @ states.unsqueeze(-1)).squeeze(-1)
+
+    return regret(systems, act, 1, horizon, growing.add)
+
+
 def ridge_weight(count: int, usual: Tensor) -> float:
     """The best of WEIGHTS on systems that nothing else sees."""
     systems = world.draw(count, 1)
@@ -52,26 +64,26 @@ def ridge_weight(count: int, usual: Tensor) -> float:
 
 
 def everything(settings: Answers, trunks: Path, reading: Reading) -> dict[str, Any]:
-    """All that is reported of both: the values of `estimate` are by trunk, `ridge` has one."""
+    """All that is reported of them: the values of `estimate` are by trunk, the others have one."""
     usual = world.matrices(world.draw(reading.pool, 1000)).mean(0)
     weight = ridge_weight(settings.judged, usual)
     seeds = range(reading.first_seed, reading.first_seed + reading.seeds)
     nets = [Trunk(trunks, reading, seed, "cpu") for seed in seeds]
-    found: dict[str, Any] = {"ridge": {"weight": weight}, "estimate": {}}
+    found: dict[str, Any] = {"ridge": {"weight": weight}, "estimate": {}, "fit": {"learning": []}}
     for each in found.values():
         each |= {"unexplained": [], "acting": []}
     for kind, held_out in KINDS.items():
         systems = world.draw(settings.judged, 2, held_out)
         ins, outs = world.prefixes(systems, 3)
-        tokens = world.transition_tokens(ins, outs)
+        tokens, fits, few = world.transition_tokens(ins, outs), world.Fit.of(ins, outs), slice(settings.episodes)
         read = [net.matrices(net.contexts(tokens)) for net in nets]
         for length in LENGTHS:
             guesses = {
                 "ridge": [world.ridge(ins[:, :length], outs[:, :length], weight, usual)],
                 "estimate": [each[:, length - 1] for each in read],
+                "fit": [fits.at(length).matrices()],
             }
             parts = {"trained": TRAINED} | ({"between": BETWEEN, "64": BEYOND[-1:]} if length == LENGTHS[-1] else {})
-            few = slice(settings.episodes)
             for name, each in guesses.items():
                 place = {"systems": kind, "length": length}
                 for part, horizons in parts.items():
@@ -79,4 +91,7 @@ def everything(settings: Answers, trunks: Path, reading: Reading) -> dict[str, A
                     found[name]["unexplained"].append({"name": part} | place | {"values": values})
                 values = [_regret(chosen(systems, few), guess[few], LONGEST)[0] for guess in each]
                 found[name]["acting"].append({"horizon": LONGEST} | place | {"values": values})
+            if length in BEGUN:
+                values = _regret_while_learning(chosen(systems, few), fits.at(length).rows(few), LONGEST)
+                found["fit"]["learning"].append({"horizon": LONGEST} | place | {"values": values})
     return found

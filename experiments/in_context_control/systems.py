@@ -127,7 +127,7 @@ def ridge(ins: Tensor, outs: Tensor, weight: float, usual: Tensor) -> Tensor:
 
 @functools.cache
 def usual() -> Tensor:
-    """The mean of [A B] over systems."""
+    """The mean of [A B] over systems, (n, n + m)."""
     return matrices(draw(65_536, 1000)).mean(0)
 
 
@@ -143,8 +143,11 @@ class Fit(NamedTuple):
         z = ins.unsqueeze(-1)
         return cls((z * ins.unsqueeze(-2)).cumsum(-3), (z * outs.unsqueeze(-2)).cumsum(-3))
 
-    def __add__(self, other: Fit) -> Fit:  # type: ignore[override]
+    def plus(self, other: Fit) -> Fit:
         return Fit(self.squares + other.squares, self.products + other.products)
+
+    def rows(self, rows: slice) -> Fit:
+        return Fit(self.squares[rows], self.products[rows])
 
     def at(self, length: int) -> Fit:
         """After so many transitions."""

@@ -74,6 +74,54 @@ def test_least_squares_finds_systems_without_noise(monkeypatch):
     torch.testing.assert_close(drawn, torch.full_like(drawn, 2), rtol=1e-6, atol=1e-6)
 
 
+def test_a_fit_is_least_squares_after_every_transition_and_says_how_uncertain_it_is():
+    systems = world.draw(20, 0)
+    ins, outs = world.prefixes(systems, 1)
+    fits = world.Fit.of(ins, outs)
+    for length in (1, 5, 16):
+        fit = fits.at(length)
+        expected = world.ridge(ins[:, :length], outs[:, :length], world.FIT_WEIGHT, world.usual())
+        torch.testing.assert_close(fit.matrices(), expected, rtol=1e-9, atol=1e-9)
+        spread = fit.features()[:, world.STATES * world.BOTH :]
+        assert spread.shape[-1] == world.BOTH * (world.BOTH + 1) // 2
+    first, last = (fits.at(length).features()[:, world.STATES * world.BOTH] for length in (1, 16))
+    assert (last > 0).all()
+    assert (last < first).all()
+    assert (first < 1).all()  # 1 is what is known before any transition
+
+
+def test_a_fit_grows_with_what_a_policy_sees():
+    systems = world.draw(6, 0)
+    ins, outs = world.prefixes(systems, 1)
+    fits = world.Fit.of(ins, outs)
+    growing = policies.Growing(fits.at(3), 2)
+    states, u = ins[:, 3].split([world.STATES, world.ACTIONS], -1)
+    growing.add(states.expand(2, -1, -1), u.expand(2, -1, -1), outs[:, 3].expand(2, -1, -1))
+    torch.testing.assert_close(growing.fit.matrices(), fits.at(4).matrices().expand(2, -1, -1, -1))
+
+
+def test_demonstrations_and_scenes_of_fitted_have_the_fits_of_their_prefixes(monkeypatch):
+    monkeypatch.setattr(policies, "STEPS", 3)
+    run = Policies(Answers("fitted", "system", **TINY), "cpu", None, READING)
+    systems = world.draw(run.settings.pool // policies.QUESTIONS, 10_000)
+    known = world.Fit.of(*world.prefixes(systems, 10_001)).features().flatten(0, 1)
+    for x in run.pool.x[: run.settings.pool, : known.shape[-1]]:
+        assert torch.isclose(known, x).all(-1).any()
+    scene = run.scene(False, 2)
+    assert torch.equal(scene.contexts[1], scene.fits.features())
+    seen = []
+
+    def watched(contexts, *rest):
+        seen.append(contexts)
+        return torch.zeros(2, 6, world.ACTIONS, dtype=torch.float64)
+
+    monkeypatch.setattr(run, "_act", watched)
+    run.regret_while_learning(32, 4)
+    torch.testing.assert_close(seen[0][0], scene.contexts[0, :6, 3])
+    assert not torch.equal(seen[1], seen[0])
+    assert len(seen) == 3
+
+
 def test_a_trunk_sees_the_past_alone_and_tells_what_it_was_trained_to(trunks):
     folder, stack = trunks
     made = Trunk(folder, READING, 3, "cpu")  # any seed: there is a single one

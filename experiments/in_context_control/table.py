@@ -4,14 +4,15 @@ in-context-control-answers       the questions, answered by the rules that the p
 in-context-control-unexplained   unexplained variance of the answers, by arm and by the length of the prefix
 in-context-control-regret        regret of acting, likewise
 in-context-control-knob          where the layer's own horizon changes at the test
+in-context-control-learning      regret while what is seen is added to the fit
 
-The second round is in a folder of its own: its tables are in-context-control-second-answers, and so on.
+The second and the third round are in folders of their own: their tables are in-context-control-second-answers, and so
+on. A round with fewer demonstrations is in the folder of its name and "-small".
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -25,24 +26,32 @@ ARMS = {
     "system": "TTC that writes systems", "system-one": "TTC that writes systems and plans one step", "mlp": "MLP",
     "mlp-2.5": "MLP of 2.5 times", "ttc": "TTC, token context", "linear": "no layer",
 }  # fmt: skip
-REFERENCES = {"ridge": "least squares, and a planner", "estimate": "what the trunk says, and a planner"}
+REFERENCES = {
+    "ridge": "least squares, and a planner", "fit": "the fit of the tokens, and a planner",
+    "estimate": "what the trunk says, and a planner",
+}  # fmt: skip
+TASKS = {"read": "", "told": "told outright: ", "fitted": "fitted: "}
 MLPS = ("mlp", "mlp-2.5")
 LENGTHS = (1, 2, 4, 8, 16)
-SECOND = "second"
+ROUNDS = ("second", "third")
 TOLD = "64, told 32"
 COMMAND = "python -m experiments.in_context_control --out experiments/in_context_control/results"
 
 
 def context_table(view: str, results: Path) -> str:
     """The table of that name, less "in-context-control-"; a sentence if there are no runs for it yet."""
-    if view.startswith(SECOND + "-"):
-        return context_table(view.removeprefix(SECOND + "-"), results / SECOND)
-    runs = {(task, arm): _run(results / task / arm / "run") for task in ("read", "told") for arm in ARMS}
-    found = {name: run for name, run in runs.items() if run}
+    for name in ROUNDS:
+        if view.startswith(name + "-"):
+            return context_table(view.removeprefix(name + "-"), results / name)
+    found = _runs(results)
     if not found:
         return f"*Not run yet: `{COMMAND}`.*\n"
     references = _run(results / "references") or {}
-    return "\n".join(MADE[view](found, references, _run(results / "trunk") or {})) + "\n"
+    if view == "answers":
+        lines = _answers(found, references, _runs(results.with_name(results.name + "-small")))
+    else:
+        lines = MADE[view](found, references, _run(results / "trunk") or {})
+    return "\n".join(lines) + "\n"
 
 
 def _unexplained(runs: dict[tuple[str, str], Run], references: Run, trunk: Run) -> list[str]:
@@ -71,6 +80,17 @@ def _regret(runs: dict[tuple[str, str], Run], references: Run, trunk: Run) -> li
     return lines
 
 
+def _learning(runs: dict[tuple[str, str], Run], references: Run, trunk: Run) -> list[str]:
+    rows = [(title, run) for title, run in _rows(runs, references) if run.get("learning")]
+    columns = [(each["systems"], each["length"]) for each in rows[0][1]["learning"]] if rows else []
+    titles = [f"{'held out: ' * (kind != 'seen')}from {length}" for kind, length in columns]
+    lines = [f"| | {' | '.join(titles)} |", "|---|" + "--:|" * len(titles)]
+    for title, run in rows:
+        cells = [_cell(run, "learning", kind, None, length) for kind, length in columns]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return lines
+
+
 def _knob(runs: dict[tuple[str, str], Run], references: Run, trunk: Run) -> list[str]:
     shown = {name: run for name, run in runs.items() if run["knob"]}
     owns = [each["own"] for each in next(iter(shown.values()))["knob"]] if shown else []
@@ -81,55 +101,91 @@ def _knob(runs: dict[tuple[str, str], Run], references: Run, trunk: Run) -> list
     return lines
 
 
-def _answers(runs: dict[tuple[str, str], Run], references: Run, trunk: Run) -> list[str]:
+def _answers(runs: dict[tuple[str, str], Run], references: Run, small: dict[tuple[str, str], Run]) -> list[str]:
     lines = ["| question | answer |", "|---|---|"]
-    for task, title in (("read", ""), ("told", "6. Told outright: ")):
+    for task, title in TASKS.items():
         here = {arm: run for (each, arm), run in runs.items() if each == task}
-        if "system" not in here or not all(arm in here for arm in MLPS):
-            lines.append(f"| {title or 'all'} | not run |")
-            continue
-        own, rivals = here["system"], [here[arm] for arm in MLPS]
-
-        def against(what: str, kind: str, name: str | None, length: int = 16, then: int = 16, least: bool = False,
-                    own: Run = own, rivals: Sequence[Run] = rivals) -> str:  # fmt: skip
-            return verdict(
-                _values(own, what, kind, name, length), [_values(run, what, kind, name, then) for run in rivals], least
-            )
-
-        lines.append(f"| {title or '1. '}less left than both MLPs | {against('unexplained', 'seen', 'trained')} |")
-        if task == "told":
-            lines.append(f"| {title}less regret | {against('acting', 'seen', None)} |")
-            continue
-        whole = [_all_lengths(run) for run in (own, *rivals)]
-        lines.append(f"| 1. prefixes of all lengths together | {verdict(whole[0], whole[1:])} |")
-        lines.append(f"| 2. less regret | {against('acting', 'seen', None)} |")
-        for kind, words in (("seen", ""), ("held out", ", held out systems")):
-            told = [
-                min((_values(run, "unexplained", kind, name, 16) for name in ("64", TOLD)), key=mean) for run in rivals
-            ]
-            found = verdict(_values(own, "unexplained", kind, "64", 16), told)
-            lines.append(f"| 3. T = 64{words}, the better way of telling | {found} |")
-        lines.append(f"| 3. less left, held out systems | {against('unexplained', 'held out', 'trained')} |")
-        lines.append(f"| 3. less regret, held out systems | {against('acting', 'held out', None)} |")
-        saved = against("unexplained", "seen", "trained", 8, 16, True)
-        lines.append(f"| 4. with 8 transitions at most what they leave with 16 | {saved} |")
-        if "system-one" in here:
-            values, one = (_values(run, "unexplained", "seen", "trained", 16) for run in (own, here["system-one"]))
-            found = verdict(values, [one])
-            lines.append(f"| 5. less left than with one step | {found} |")
-        if references:
-            lines.append(
-                f"| less regret than least squares, after so many transitions | {_against_ridge(own, references)} |"
-            )
+        if "system" in here and all(arm in here for arm in MLPS):
+            few = {arm: run for (each, arm), run in small.items() if each == task}
+            found = _told(here) if task == "told" else _read(here) | _more(here, references, few)
+            told = "6. " * (task == "told")
+            lines += [f"| {told}{title}{question} | {answer} |" for question, answer in found.items()]
+        elif here:
+            lines.append(f"| {title}all | not run |")
     return lines
 
 
-def _against_ridge(own: Run, references: Run) -> str:
+def _against(
+    here: dict[str, Run], what: str, kind: str, name: str | None, length: int = 16, then: int = 16, least: bool = False
+) -> str:
+    rivals = [_values(here[arm], what, kind, name, then) for arm in MLPS]
+    return verdict(_values(here["system"], what, kind, name, length), rivals, least)
+
+
+def _told(here: dict[str, Run]) -> dict[str, str]:
+    return {
+        "less left than both MLPs": _against(here, "unexplained", "seen", "trained"),
+        "less regret": _against(here, "acting", "seen", None),
+    }
+
+
+def _read(here: dict[str, Run]) -> dict[str, str]:
+    """Questions 1 to 5."""
+    own, rivals = here["system"], [here[arm] for arm in MLPS]
+    whole = [_all_lengths(run) for run in (own, *rivals)]
+    found = {
+        "1. less left than both MLPs": _against(here, "unexplained", "seen", "trained"),
+        "1. prefixes of all lengths together": verdict(whole[0], whole[1:]),
+        "2. less regret": _against(here, "acting", "seen", None),
+    }
+    for kind, words in (("seen", ""), ("held out", ", held out systems")):
+        told = [min((_values(run, "unexplained", kind, name, 16) for name in ("64", TOLD)), key=mean) for run in rivals]
+        answer = verdict(_values(own, "unexplained", kind, "64", 16), told)
+        found[f"3. T = 64{words}, the better way of telling"] = answer
+    found |= {
+        "3. less left, held out systems": _against(here, "unexplained", "held out", "trained"),
+        "3. less regret, held out systems": _against(here, "acting", "held out", None),
+        "4. with 8 transitions at most what they leave with 16": _against(
+            here, "unexplained", "seen", "trained", 8, 16, True
+        ),
+    }
+    if "system-one" in here:
+        values, one = (_values(run, "unexplained", "seen", "trained", 16) for run in (own, here["system-one"]))
+        found["5. less left than with one step"] = verdict(values, [one])
+    return found
+
+
+def _more(here: dict[str, Run], references: Run, few: dict[str, Run]) -> dict[str, str]:
+    """What some rounds ask besides."""
+    found = dict[str, str]()
+    if "system" in few:
+        rivals = [_values(here[arm], "unexplained", "seen", "trained", 16) for arm in MLPS]
+        share = f"{few['system']['config']['pool']:,} demonstrations at most what they leave with all"
+        values = _values(few["system"], "unexplained", "seen", "trained", 16)
+        found[f"7. with {share}"] = verdict(values, rivals, True)
+    believed = "fit" if here["system"].get("learning") else "ridge"
+    if believed in references:
+        number = "8. " * (believed == "fit")
+        found[f"{number}less regret than {REFERENCES[believed]}, after so many transitions"] = _against_planner(
+            here["system"], references[believed]
+        )
+    for each in here["system"].get("learning") or ():
+        place = each["systems"], None, each["length"]
+        words = f"9. while it learns, from {each['length']}" + ", held out systems" * (each["systems"] != "seen")
+        rivals = [_values(here[arm], "learning", *place) for arm in MLPS]
+        found[f"{words}: less regret than both MLPs"] = verdict(each["values"], rivals)
+        if "fit" in references:
+            planner = _values(references["fit"], "learning", *place) * len(each["values"])
+            found[f"{words}: less than the planner"] = verdict(each["values"], [planner])
+    return found
+
+
+def _against_planner(own: Run, reference: Run) -> str:
     """The lengths at which the layer is better, by two standard errors."""
     found = []
     for length in LENGTHS:
         values = _values(own, "acting", "seen", None, length)
-        rival = _values(references["ridge"], "acting", "seen", None, length) * len(values)
+        rival = _values(reference, "acting", "seen", None, length) * len(values)
         if verdict(values, [rival]).startswith("**"):
             found.append(str(length))
     return ", ".join(found) or "none"
@@ -146,7 +202,7 @@ def _rows(runs: dict[tuple[str, str], Run], references: Run) -> list[tuple[str, 
 
 
 def _title(task: str, arm: str) -> str:
-    return ("told outright: " if task == "told" else "") + ARMS[arm]
+    return TASKS[task] + ARMS[arm]
 
 
 def _size(run: Run) -> str:
@@ -155,7 +211,7 @@ def _size(run: Run) -> str:
 
 def _values(run: Run, what: str, kind: str, name: str | None, length: int) -> list[float]:
     wanted = (kind, name, length)
-    return next((x["values"] for x in run[what] if (x["systems"], x.get("name"), x["length"]) == wanted), [])
+    return next((x["values"] for x in run.get(what) or () if (x["systems"], x.get("name"), x["length"]) == wanted), [])
 
 
 def _cell(run: Run, what: str, kind: str, name: str | None, length: int) -> str:
@@ -187,10 +243,15 @@ def _caption(runs: dict[tuple[str, str], Run], trunk: Run) -> str:
     )
 
 
+def _runs(results: Path) -> dict[tuple[str, str], Run]:
+    runs = {(task, arm): _run(results / task / arm / "run") for task in TASKS for arm in ARMS}
+    return {name: run for name, run in runs.items() if run}
+
+
 def _run(folder: Path) -> Run | None:
     if not (folder / "metrics.json").exists():
         return None
     return {"config": settings_of(folder)} | json.loads((folder / "metrics.json").read_text())
 
 
-MADE = {"answers": _answers, "unexplained": _unexplained, "regret": _regret, "knob": _knob}
+MADE = {"unexplained": _unexplained, "regret": _regret, "knob": _knob, "learning": _learning}

@@ -2,6 +2,7 @@
 resume and write all that belongs."""
 
 import json
+import shutil
 from statistics import mean
 
 import pytest
@@ -231,10 +232,28 @@ def test_runs_write_all_that_belongs_to_a_result(start):
     assert f"| {expected:.3f} ±" in next(row for row in rows if row.startswith("| MLP |"))
     answers = context_table("answers", out)
     assert "5. " not in answers
-    assert "| 6. Told outright:  | not run |" in answers
+    assert "told outright" not in answers
+    assert "8. " not in answers
+    assert "| less regret than least squares, and a planner, after so many transitions |" in answers
     before = (out / "read/mlp/run/metrics.json").read_bytes()
     start(only=["read/mlp"])
     assert (out / "read/mlp/run/metrics.json").read_bytes() == before
+
+
+def test_a_round_with_fits_answers_what_it_asks_besides(start, tmp_path):
+    out = start(only=["trunk", "references", "fitted/system", "fitted/mlp", "fitted/mlp-2.5"], rates="1e-2")
+    shutil.copytree(out, tmp_path / "third")
+    shutil.copytree(out / "fitted", tmp_path / "third-small" / "fitted")
+    rows = context_table("third-answers", tmp_path).splitlines()[2:]
+    answers = dict(row.strip("| ").split(" | ") for row in rows)
+    assert answers["fitted: 7. with 64 demonstrations at most what they leave with all"]
+    assert answers["fitted: 8. less regret than the fit of the tokens, and a planner, after so many transitions"]
+    assert sum(question.startswith("fitted: 9. ") for question in answers) == 8
+    rows = context_table("third-learning", tmp_path).splitlines()
+    fitted = json.loads((out / "fitted/system/run/metrics.json").read_text())
+    assert f"| {mean(fitted['learning'][0]['values']):.3f} ±" in next(row for row in rows if "writes systems" in row)
+    planner = json.loads((out / "references/metrics.json").read_text())["fit"]
+    assert f"| {planner['learning'][1]['values'][0]:.3f} |" in next(row for row in rows if "planner" in row)
 
 
 def test_a_stopped_run_goes_on(start, monkeypatch, tmp_path):

@@ -17,6 +17,7 @@ from experiments.countdown_grpo.table import grpo_table
 from experiments.in_context_control.table import context_table
 from experiments.lqr_in_a_token.table import token_table
 from experiments.math_small.table import math_small_table
+from experiments.overview import overview_table
 from experiments.sudoku.table import sudoku_tables
 from experiments.where_planning_pays.table import pays_table
 from ttcnet.terminal.console import say
@@ -36,6 +37,8 @@ def table(name: str) -> str:
         prefix = experiment.replace("_", "-") + "-"
         if name.startswith(prefix):
             return write(name.removeprefix(prefix), ROOT / "experiments" / experiment / "results")
+    if name.startswith("planning-"):
+        return overview_table(name.removeprefix("planning-"))
     return speed_table(name, ROOT / "benchmarks" / "results")
 
 

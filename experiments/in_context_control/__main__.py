@@ -3,7 +3,7 @@
     python -m experiments.in_context_control --out experiments/in_context_control/results
     python -m experiments.in_context_control --out experiments/in_context_control/results --only read/system
 
-docs/where-planning-pays.md has the questions; `systems` the task, `trunk` what reads a prefix, `policies` the arms and
+docs/in-context-control.md has the questions; `systems` the task, `trunk` what reads a prefix, `policies` the arms and
 what is judged, `references` what answers without a policy. The order is: trunk, references, read/ARM, told/ARM,
 fitted/ARM. The learning rate of an arm is chosen before, on a seed that no run has. Stopped or killed, the same
 command resumes, and what is done is skipped; once the trunk is there several may work at a time, each with its own

@@ -3,10 +3,10 @@
     python -m experiments.where_planning_pays --out experiments/where_planning_pays/results
     python -m experiments.where_planning_pays --out experiments/where_planning_pays/results --only cart-pole/ttc/3200
 
-docs/where-planning-pays.md has the questions, `dense`, `cart_pole`, `pendulums` and `arm` the systems, `imitation`
-the arms and what is judged. A run is a system, an arm and a number of demonstrations, with all its seeds. The
-learning rate of a system and an arm is chosen before, on a seed that no run has. Stopped or killed, the same command
-resumes, and what is done is skipped; several may work at a time, each with its own --only.
+docs/imitation.md and docs/robot-arms.md have the questions, `dense`, `cart_pole`, `pendulums` and `arm` the systems,
+`imitation` the arms and what is judged. A run is a system, an arm and a number of demonstrations, with all its seeds.
+The learning rate of a system and an arm is chosen before, on a seed that no run has. Stopped or killed, the same
+command resumes, and what is done is skipped; several may work at a time, each with its own --only.
 """
 
 from __future__ import annotations

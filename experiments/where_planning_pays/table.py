@@ -4,7 +4,6 @@ where-planning-pays-SYSTEM    unexplained variance by arm, horizon and kind of s
 where-planning-pays-knob      TTC layers where their own horizon changes at the test
 where-planning-pays-acting    what it costs to act
 where-planning-pays-numbers   unexplained variance by the number of demonstrations
-where-planning-pays-uses      the best TTC layer of each system against MLPs, in a few columns
 where-planning-pays-answers   the questions, answered by the rules that the page sets, and what follows for a user
 
 The third round is in a folder of its own: its tables are where-planning-pays-third-answers, and so on. So are the arms
@@ -113,23 +112,6 @@ def _numbers(runs: dict[tuple[str, str], dict[int, Run]]) -> list[str]:
         if here := runs[system, arm]:
             cells = [with_error(_values(here[n], "seen", "trained")) if n in here else "" for n in numbers]
             lines.append(f"| {title} | {' | '.join(cells)} |")
-    return lines
-
-
-def _uses(runs: dict[tuple[str, str], dict[int, Run]]) -> list[str]:
-    titles = ["unexplained: TTC", "MLP", "MLP of 2.5 times", "acting: TTC", "MLP", "MLP of 2.5 times"]
-    lines = ["| | " + " | ".join(titles) + " |", "|---|" + "--:|" * len(titles)]
-    for system in SYSTEMS:
-        number = max((n for arm in ARMS for n in runs[system, arm]), default=0)
-        here = {arm: runs[system, arm][number] for arm in ARMS if number in runs[system, arm]}
-        arms = [arm for arm in TTC if arm in here]
-        if arms and all(arm in here for arm in MLPS):
-            best = min(arms, key=lambda arm: mean(_left(here[arm])))
-            shown = [here[arm] for arm in (best, *MLPS)]
-            cells = [f"{mean(_left(run)):.3f}" for run in shown] + [
-                _act(run, "seen", 32).split(" ±")[0] for run in shown
-            ]
-            lines.append(f"| {USES[system]} | {' | '.join(cells)} |")
     return lines
 
 
@@ -353,5 +335,5 @@ def _caption(runs: list[Run]) -> str:
 
 
 MADE: dict[str, Callable[[dict[tuple[str, str], dict[int, Run]]], list[str]]] = {
-    "knob": _knob, "acting": _acting, "numbers": _numbers, "answers": _answers, "uses": _uses,
+    "knob": _knob, "acting": _acting, "numbers": _numbers, "answers": _answers,
 }  # fmt: skip

@@ -9,6 +9,7 @@ from benchmarks.tables import decode_rows
 from docs.tables import pages, update
 from experiments.lqr_in_a_token.table import token_table
 from experiments.math_small.table import math_small_table
+from experiments.overview import overview_table, picture, tasks
 from experiments.sudoku.table import horizons_table, sudoku_table
 from experiments.where_planning_pays.table import pays_table
 
@@ -353,3 +354,40 @@ def test_arms_of_mujoco_are_answered_by_the_rules_of_their_page(tmp_path):
     assert cells[7] == "**yes**: -33 ± 0 %, -33 ± 0 %"
     assert cells[8] == "not run"
     assert cells[9] == "no: -33 ± 0 %, +0 ± 0 %"
+
+
+def readings(folder, task, arm, left, knob=()):
+    """A made-up run of in-context control, with three seeds."""
+    run = folder / task / arm / "run"
+    run.mkdir(parents=True)
+    (run / "config.json").write_text(json.dumps(dict(task=task, arm=arm, rates=[0.1], seeds=3)))
+    place, values = dict(systems="seen", length=16), [left - 0.01, left, left + 0.01]
+    found = dict(
+        run=f"{task}/{arm}", parameters=1234, rate=0.1, unexplained=[dict(name="trained", values=values) | place],
+        acting=[dict(horizon=32, values=[left / 2] * 3) | place],
+        knob=[dict(own=T, values=[x / max(T, 1) for x in values]) for T in knob],
+    )  # fmt: skip
+    (run / "metrics.json").write_text(json.dumps(found))
+
+
+def test_the_overview_has_the_newest_round_that_is_whole(tmp_path):
+    assert overview_table("uses", tmp_path) == "*Not run yet.*\n"
+    every = (0, 1, 2, 4, 8, 16, 32, 64)
+    pays, context = (tmp_path / each / "results" for each in ("where_planning_pays", "in_context_control"))
+    for arm, left, number in (("system", 0.2, 10_000), ("mlp", 0.4, 10_000), ("mlp-2.5", 0.3, 10_000)):
+        imitations(pays / "mujoco", "arms", arm, number, left, every if arm == "system" else ())
+        readings(context / "second", "told", arm, left, every if arm == "system" else ())
+    imitations(pays / "mujoco", "arms", "mlp", 30_000, 0.1)  # no others have so many
+    imitations(pays / "mujoco-longer", "arms", "system", 10_000, 0.01, every)  # a round without MLPs
+    readings(context / "third", "told", "mlp", 0.01)
+    lines = overview_table("uses", tmp_path).splitlines()[2:]
+    assert lines == [
+        "| linear systems with noise, told by their matrices | 0.200 | 0.400 | 0.300 | 1.10 | 1.20 | 1.15 |",
+        "| robot arms, told by their matrices | 0.200 | 0.400 | 0.300 | 1.50 | 1.50 | 1.50 |",
+    ]
+    imitations(pays / "mujoco", "arms", "system-one", 10_000, 0.15)
+    row = overview_table("tasks", tmp_path).splitlines()[-1]
+    assert "| **yes**: -50 ± 0 %, -33 ± 0 % | 0.200 ± 0.006 | 0.400 ± 0.006 | 0.300 ± 0.006 | 0.150 ± 0.006 |" in row
+    assert "| 0.200 ± 0.006 | 0.025 ± 0.001 | 1.50 |" in row
+    text = [each.get_text() for axes in picture(tasks(tmp_path)).axes for each in axes.texts]
+    assert text == ["67 %", "67 %", "50 %"]

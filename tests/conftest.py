@@ -6,9 +6,12 @@ from pathlib import Path
 import hypothesis
 import torch
 
-# as many threads as fit when pytest-xdist runs several tests side by side, unless OMP_NUM_THREADS says how many
-if "OMP_NUM_THREADS" not in os.environ:
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
+# as many threads as fit when pytest-xdist runs several tests side by side, unless OMP_NUM_THREADS says how many; for the
+# programs that tests start too, which crawl where there are more threads than cores
+if "OMP_NUM_THREADS" not in os.environ and "PYTEST_XDIST_WORKER_COUNT" in os.environ:
+    threads = max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+    torch.set_num_threads(threads)
+    os.environ["OMP_NUM_THREADS"] = str(threads)
 
 hypothesis.settings.register_profile("default", deadline=None, derandomize=True, max_examples=40)
 hypothesis.settings.load_profile("default")

@@ -6,8 +6,8 @@ from pathlib import Path
 import hypothesis
 import torch
 
-# as many threads as fit when pytest-xdist runs several tests side by side, unless OMP_NUM_THREADS says how many; for the
-# programs that tests start too, which crawl where there are more threads than cores
+# as many threads as fit when pytest-xdist runs several tests side by side, unless OMP_NUM_THREADS says how many; for
+# the programs that tests start too, which crawl where there are more threads than cores
 if "OMP_NUM_THREADS" not in os.environ and "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     threads = max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
     torch.set_num_threads(threads)

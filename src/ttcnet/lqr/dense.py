@@ -9,6 +9,7 @@ Problems that lost more digits than they can spare are solved again, they alone,
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
@@ -109,6 +110,9 @@ class Group(NamedTuple):
     kept: Any = None
 
 
+# By how many roundings of a sum of n + m terms an optimality condition may be violated. More says that P has lost
+# digits that actions need: where dynamics are unstable and few actions hold them, long before d is large.
+ROUNDINGS = 16.0
 # Up to which d the compiled passes are good enough, by the dtypes of the problem and of the work. Refined as they are,
 # they lose digits only where several actions have the same effect, about one for a factor of 100.
 WAYS = {
@@ -122,19 +126,19 @@ def _solve(fields: Fields, horizon: int, gains: bool, keep: bool) -> tuple[Found
     """The solution, and what the backward pass needs."""
     batch, like = _batch(fields), fields[4]
     assert like is not None
-    passes = PASSES[like.device.type]
+    passes, roundings = PASSES[like.device.type], ROUNDINGS * math.sqrt(sum(fields[1].shape[-2:]))  # type: ignore[union-attr]
     given = passes.read({name: x for name, x in zip(FIELDS, fields, strict=True) if x is not None}, batch, horizon)
     found: dict[str, Tensor] = {}
     groups: list[Group] = []
     index: Tensor | None = None
     for work, limit in WAYS[like.dtype]:
-        out, kept, lost = passes.forward(given.of(index), work, keep and index is None, gains)
+        out, kept, lost, unmet = passes.forward(given.of(index), work, keep and index is None, gains)
         if index is None:
             found = out
         else:
             for name, x in found.items():
                 x[index] = out[name]
-        fine = lost <= limit  # not NaN
+        fine = (lost <= limit) & (unmet <= roundings * torch.finfo(like.dtype).eps)  # not NaN
         if bool(fine.all()):
             groups.append(Group(index, work, kept))
             index = None

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ttcnet.lqr import ModulatedLQR
+from ttcnet.lqr import LQR, ModulatedLQR, solve
 from ttcnet.lqr.modulated import Family
 from ttcnet.lqr.reference import backward, forward
 
@@ -53,7 +54,7 @@ def truth_of(family: ModulatedLQR, horizon: int, g: Tensor) -> Outputs:
 def case_errors(found: Outputs, truth: Outputs, count: int) -> Outputs:
     """Relative, of every output and case: `relative_errors` for each of `count` cases."""
     size = {name: x.reshape(count, -1).norm(dim=1) for name, x in truth.items()}
-    largest = torch.stack([size[name] for name in NAMES]).amax(0)
+    largest = torch.stack([x for name, x in size.items() if name != "u"]).amax(0)
     return {
         name: (found[name].to(x) - x).reshape(count, -1).norm(dim=1)
         / (size[name] if name == "u" else torch.maximum(size[name], 1e-6 * largest)).clamp_min(1e-37)
@@ -75,13 +76,47 @@ def beyond(
         return {name: x.cpu() for name, x in found.items()}
 
     truth = truly(exact)
-    moved = [case_errors(truly(rounded(exact, seed)), truth, len(what)) for seed in range(draws)]
-    found = case_errors({name: x.cpu() for name, x in compute(single, horizon, g).items()}, truth, len(what))
+    moved = [truly(rounded(exact, seed)) for seed in range(draws)]
+    return _too_far(what, {name: x.cpu() for name, x in compute(single, horizon, g).items()}, truth, moved)
+
+
+def solve_beyond(
+    what: Sequence[Case], family: ModulatedLQR, horizon: int, device: str = "cpu", draws: int = 2, **options: Any
+) -> list[Failure]:
+    """As `beyond`, for `solve` with these options on `device`: the problems are dense, and their matrices are what is
+    rounded. The truth is that of method "kkt"."""
+    given = {name: x.detach().contiguous() for name, x in cast(family, torch.float32).unroll(horizon).given().items()}
+    g = torch.randn(family.r_inv.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def solved(fields: Outputs, dtype: torch.dtype, place: str = "cpu", **options: Any) -> Outputs:
+        leaves = {name: x.to(place, dtype).requires_grad_() for name, x in fields.items()}
+        u = solve(LQR(**leaves, horizon=horizon), check=False, **options).u[..., 0, :]
+        grads = torch.autograd.grad((u * g.to(u)).sum(), list(leaves.values()), materialize_grads=True)
+        return {"u": u.detach().cpu()} | {name: x.cpu() for name, x in zip(leaves, grads, strict=True)}
+
+    def moved(seed: int) -> Outputs:
+        generator = torch.Generator().manual_seed(seed)
+        fields = {}
+        for name, x in given.items():
+            noise = 2 * torch.rand(x.shape, generator=generator, dtype=torch.float64) - 1
+            noise = (noise + noise.mT) / 2 if name in ("Q", "Qf") else noise
+            fields[name] = x.double() * (1 + 2**-24 * noise)
+        return solved(fields, torch.float64, method="kkt")
+
+    truth = solved(given, torch.float64, method="kkt")
+    return _too_far(
+        what, solved(given, torch.float32, device, **options), truth, [moved(seed) for seed in range(draws)]
+    )
+
+
+def _too_far(what: Sequence[Case], found: Outputs, truth: Outputs, moved: Sequence[Outputs]) -> list[Failure]:
+    movements = [case_errors(x, truth, len(what)) for x in moved]
+    errors = case_errors(found, truth, len(what))
     largest = torch.stack([x.reshape(len(what), -1).abs().amax(1) for x in truth.values()]).amax(0)
     there = largest < 1e37  # there is a minimum, and float32 has numbers for it
     failures = []
-    for name, error in found.items():
-        movement = torch.stack([x[name] for x in moved]).amax(0)
+    for name, error in errors.items():
+        movement = torch.stack([x[name] for x in movements]).amax(0)
         movement = torch.where(movement.isfinite(), movement, torch.inf)  # a rounding may leave no minimum
         most = (200 * movement).clamp_min(1e-5 if name == "u" else 1e-4)
         failures += [

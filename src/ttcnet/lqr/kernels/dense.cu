@@ -48,7 +48,7 @@ __device__ void all_slopes(
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward(
     FIELDS, real *kept, real *slopes, real *u, real *h, real *costate, real *cost, real *K, real *k, real *values,
-    real *linear, real *lost
+    real *linear, real *lost, real *unmet
 ) {
     extern __shared__ __align__(16) real memory[];
     Problem p;
@@ -86,40 +86,55 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward(
     read_vector(p, p.h0, N, p.h);
     p.sync();
     EACH(i, N) h[i] = p.h[i];
-    real total = 0;  // this lane's share
+    real total = 0, worst = 0;  // this lane's share, and the largest violation that it saw
     for (int t = 0; t < T; ++t) {
         if (!p.fixed) prepare(p, t);
         roll(p, right, slopes, recall(p, kept, t), t);
         EACH(j, M) {
-            const real pull = p.crossed ? inner<N>(p.nu + j * LD, p.h) : 0;
-            total += p.z[j] * (p.z[j] / 2 + p.rho[j] + pull);
+            const real linear = p.crossed ? p.rho[j] + inner<N>(p.nu + j * LD, p.h) : p.rho[j];
+            total += p.z[j] * (p.z[j] / 2 + linear);
+            worst = larger(worst, action_unmet(p, j, linear));
         }
+        first_costate(p);
         if (t == 0) {
-            first_costate(p);
             EACH(i, N) costate[i] = p.before[i];
         }
+        if (t > 0) worst = larger(worst, costate_unmet(p, p.v, p.rest, p.before));
         p.sync();
         divide<true>(p, p.z);
         const given *Q = p.Qf && t == T - 1 ? p.Qf : p.of(Q_, p.Q, t, N * N), *q = right.q_at(t);
-        EACH(e, N * N) total += (real)Q[e] / 2 * p.x[e / N] * p.x[e % N];
         EACH(i, N) {
-            if (q) total += p.x[i] * (real)q[i];
+            real pull = 0;
+            for (int k = 0; k < N; ++k) pull += ((real)Q[i * N + k] + (real)Q[k * N + i]) / 2 * p.x[k];
+            const real linear = q ? (real)q[i] : 0;
+            total += p.x[i] * (pull / 2 + linear);
+            p.rest[i] = pull + linear;
+            p.v[i] = p.lam[i];
             p.h[i] = h[(t + 1) * N + i] = p.x[i];
             costate[(t + 1) * N + i] = p.lam[i];
         }
         EACH(j, M) u[t * M + j] = p.z[j];
         p.sync();
     }
-    EACH(i, N) p.work[i] = 0;
+    worst = larger(worst, costate_unmet(p, p.v, p.rest, nullptr));
+    p.sync();
+    EACH(i, N) p.work[i] = p.rest[i] = 0;
     p.sync();
     for (int turn = 0; turn < LANES; turn += N) {  // N shares at a time
-        if (p.lane >= turn && p.lane < turn + N) p.work[p.lane - turn] += total;
+        if (p.lane >= turn && p.lane < turn + N) {
+            p.work[p.lane - turn] += total;
+            p.rest[p.lane - turn] = larger(p.rest[p.lane - turn], worst);
+        }
         p.sync();
     }
     if (p.lane == 0) {
-        real sum = 0;
-        for (int i = 0; i < N; ++i) sum += p.work[i];
+        real sum = 0, most = 0;
+        for (int i = 0; i < N; ++i) {
+            sum += p.work[i];
+            most = larger(most, p.rest[i]);
+        }
         cost[index] = sum;
+        unmet[index] = most;
     }
 }
 

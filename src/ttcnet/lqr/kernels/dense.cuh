@@ -34,6 +34,15 @@ __device__ __forceinline__ real product(real x, real y) {
     return sizeof(real) == 4 ? (real)__fmul_rn((float)x, (float)y) : (real)__dmul_rn((double)x, (double)y);
 }
 
+__device__ __forceinline__ real size_of(real x) { return x < 0 ? -x : x; }
+
+__device__ __forceinline__ real larger(real x, real y) { return y > x ? y : x; }
+
+// left / size; below the smallest size, numbers have fewer digits
+__device__ __forceinline__ real part_of(real left, real size) {
+    return size_of(left) / larger(sizeof(real) == 4 ? (real)1e-31 : (real)1e-292, size);
+}
+
 template <int SIZE>
 __device__ __forceinline__ real inner(const real *x, const real *y) {
     real even = 0, odd = 0;
@@ -389,4 +398,24 @@ __device__ void first_costate(const Problem &p) {
             EACH(i, N) p.before[i] -= pull * p.nu[j * LD + i];
         }
     p.sync();
+}
+
+// How far action j, of cost 1/2 z² + linear z, is from having no slope left, over the largest term of that
+__device__ __forceinline__ real action_unmet(const Problem &p, int j, real linear) {
+    real left = p.z[j] + linear, size = size_of(p.z[j]) + size_of(linear);
+    for (int i = 0; i < N; ++i) {
+        const real term = p.Bt[j * LD + i] * p.lam[i];
+        left += term;
+        size += size_of(term);
+    }
+    return part_of(left, size);
+}
+
+// How far the entries of a co-state that this lane has are from what its own state costs and what comes back from the
+// next (null for nothing), over the largest term of all entries
+__device__ __forceinline__ real costate_unmet(const Problem &p, const real *lam, const real *own, const real *back) {
+    real left = 0, size = 0;
+    EACH(i, N) left = larger(left, size_of(lam[i] - own[i] - (back ? back[i] : 0)));
+    for (int i = 0; i < N; ++i) size = larger(larger(size, size_of(lam[i])), larger(size_of(own[i]), back ? size_of(back[i]) : 0));
+    return part_of(left, size);
 }

@@ -93,9 +93,8 @@ def _work(given: Given, dtype: Any) -> tuple[int, tuple[int, ...]]:
 
 def _spread(given: Given, width: int, compute: Callable[[int, int, int], None]) -> None:
     """compute(first, last, piece) over all problems, in the pieces of `pieces`."""
-    edges = pieces(given, width)
-    shares = list(pairwise(edges))
-    if len(shares) == 1:
+    shares = list(pairwise(pieces(given, width)))
+    if len(shares) == 1 and _effort(given, width) <= PIECE:
         compute(*shares[0], 0)
         return
     numbers = {share: k for k, share in enumerate(shares)}
@@ -105,14 +104,18 @@ def _spread(given: Given, width: int, compute: Callable[[int, int, int], None]) 
 def pieces(given: Given, width: int) -> list[int]:
     """Where the pieces of the work begin and end: whole blocks, a share for every thread, none too long."""
     blocks, workers = -(-given.problems // width), torch.get_num_threads()
-    effort = given.horizon * (2 * given.n**3 + 4 * given.n**2 * given.m + 100) * width  # of a block
-    size = max(1, min(-(-blocks // workers), PIECE // effort))
+    size = max(1, min(-(-blocks // workers), PIECE // _effort(given, width)))
     return [min(k * size * width, given.problems) for k in range(-(-blocks // size) + 1)]
 
 
-def forward(given: Given, work: torch.dtype, keep: bool, gains: bool) -> tuple[dict[str, Tensor], Any, Tensor]:
-    """The solution (u, h, costate, cost, and K, k, P, p if `gains`), what is kept for `backward`, and the largest d of
-    every problem. `work` is the dtype to compute in."""
+def _effort(given: Given, width: int) -> int:
+    """Of a block."""
+    return given.horizon * (2 * given.n**3 + 4 * given.n**2 * given.m + 100) * width
+
+
+def forward(given: Given, work: torch.dtype, keep: bool, gains: bool) -> tuple[dict[str, Tensor], Any, Tensor, Tensor]:
+    """The solution (u, h, costate, cost, and K, k, P, p if `gains`), what is kept for `backward`, and of every problem
+    the largest d and how far its conditions are from being met. `work` is the dtype to compute in."""
     N, T, n, m = given.problems, given.horizon, given.n, given.m
     dtype, kind = given.arrays["B"].dtype, NUMPY[work]
     width, shape = _work(given, kind)
@@ -122,15 +125,15 @@ def forward(given: Given, work: torch.dtype, keep: bool, gains: bool) -> tuple[d
     more = {"K": (N, T, m, n), "k": (N, T, m), "P": (N, T + 1, n, n), "p": (N, T + 1, n)}
     out = {name: np.empty(size, dtype) for name, size in sizes.items()}
     out |= {name: np.empty(size if gains else (0,) * len(size), dtype) for name, size in more.items()}
-    lost = np.empty(N, kind)
+    lost, unmet = np.empty(N, kind), np.empty(N, kind)
     run, fields = _compiled("forward", dtype, kind), tuple(given.arrays.values())
     results = tuple(out.values())
     _spread(
         given, width, lambda first, last, piece: run(
-            first, last, piece, width, T, gains, given.which, *fields, kept, *results, lost)
+            first, last, piece, width, T, gains, given.which, *fields, kept, *results, lost, unmet)
     )  # fmt: skip
     found = {name: torch.from_numpy(x) for name, x in out.items() if gains or name in sizes}
-    return found, kept if keep else None, torch.from_numpy(lost)
+    return found, kept if keep else None, torch.from_numpy(lost), torch.from_numpy(unmet)
 
 
 def backward(

@@ -13,6 +13,8 @@ from ttcnet.compile_cache import jit
 
 from .dense_cpu_steps import (
     add,
+    check_action,
+    check_costate,
     colour,
     decide,
     descend,
@@ -35,7 +37,7 @@ _compile = jit(nogil=True, fastmath={"contract", "nsz"}, error_model="numpy")
 def forward(
     first: int, last: int, piece: int, width: int, horizon: int, gains: bool, which: Array, A: Array, B: Array,
     Q: Array, R: Array, h0: Array, r: Array, q: Array, c: Array, N: Array, Qf: Array, kept: Array, u: Array, h: Array,
-    costate: Array, cost: Array, K: Array, k: Array, Ps: Array, slopes: Array, lost: Array,
+    costate: Array, cost: Array, K: Array, k: Array, Ps: Array, slopes: Array, lost: Array, unmet: Array,
 ) -> None:  # fmt: skip
     n, m, dtype = B.shape[2], B.shape[3], lost.dtype
     half, T, crossed = n * (n + 1) // 2, horizon, N.shape[0] > 0
@@ -52,10 +54,15 @@ def forward(
         np.empty((T, n, width), dtype),
         np.empty((T, m, width), dtype),
     )
-    states, actions = np.empty((5, n, width), dtype), np.empty((3, m, width), dtype)
+    states, actions, numbers = (
+        np.empty((8, n, width), dtype),
+        np.empty((3, m, width), dtype),
+        np.empty((6, width), dtype),
+    )
     x, lam, cs, before, hs = states[0], states[1], states[2], states[3], states[4]
+    seen, own_cost, back = states[5], states[6], states[7]
     z, rho, none = actions[0], actions[1], actions[2]
-    f, worst, total = np.empty(width, dtype), np.empty(width, dtype), np.empty(width, dtype)
+    f, worst, total, left, size, broken = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]
     fixed = A.shape[1] == 1 and B.shape[1] == 1 and R.shape[1] == 1 and N.shape[1] == 1
     affine = r.shape[0] > 0 or q.shape[0] > 0 or c.shape[0] > 0
     none[:] = 0.0
@@ -111,6 +118,7 @@ def forward(
                             Ps[p + s, t + 1, i, j] = Ps[p + s, t + 1, j, i] = space[t, place, s]
         vector(h0, which[4], p, last, 0, hs)
         total[:] = 0.0
+        broken[:] = 0.0
         if Q.shape[1] == 1:
             lower_half(Q, which[2], p, last, 0, Qs)
         for s in range(count):
@@ -123,24 +131,26 @@ def forward(
             roll(space[t], Am, Bt, nu, crossed, cs, p_[t], known[t], hs, x, z, lam, f)
             vector(r, which[5], p, last, t, rho)
             whiten_vector(L, rho)
+            times(Am, lam, back, True)
             for j in range(m):
                 if crossed:
                     dot(nu[j], hs, f)
                 else:
                     f[:] = 0.0
                 for s in range(width):
-                    total[s] += z[j, s] * (z[j, s] / 2 + rho[j, s] + f[s])
-            if t == 0:
-                times(Am, lam, before, True)
+                    f[s] += rho[j, s]
+                    total[s] += z[j, s] * (z[j, s] / 2 + f[s])
+                check_action(Bt[j], lam, z[j], f, left, size, broken)
                 if crossed:
-                    for j in range(m):
-                        dot(nu[j], hs, f)
-                        for s in range(width):
-                            f[s] = -f[s] - rho[j, s]
-                        add(before, nu[j], f)
+                    for s in range(width):
+                        f[s] = -f[s]
+                    add(back, nu[j], f)
+            if t == 0:
                 for s in range(count):
                     for i in range(n):
-                        costate[p + s, 0, i] = before[i, s]
+                        costate[p + s, 0, i] = back[i, s]
+            else:
+                check_costate(seen, own_cost, back, left, size, broken)
             colour(L, z)
             hs[:] = x
             if t == T - 1 and Qf.shape[0]:
@@ -152,14 +162,19 @@ def forward(
             for i in range(n):
                 for s in range(width):
                     total[s] += x[i, s] * (cs[i, s] / 2 + before[i, s])
+                    own_cost[i, s] = cs[i, s] + before[i, s]
+            seen[:] = lam
             for s in range(count):
                 for j in range(m):
                     u[p + s, t, j] = z[j, s]
                 for i in range(n):
                     h[p + s, t + 1, i] = x[i, s]
                     costate[p + s, t + 1, i] = lam[i, s]
+        back[:] = 0.0
+        check_costate(seen, own_cost, back, left, size, broken)
         for s in range(count):
             cost[p + s] = total[s]
+            unmet[p + s] = broken[s]
 
 
 @_compile

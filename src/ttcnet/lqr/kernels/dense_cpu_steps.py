@@ -354,6 +354,50 @@ def roll(
 
 
 @_compile
+def note(left: Array, size: Array, worst: Array) -> None:
+    """worst becomes at least left / size; below `smallest`, numbers have fewer digits."""
+    smallest = 1e-31 if left.itemsize == 4 else 1e-292
+    for s in range(len(worst)):
+        found = left[s] / max(size[s], smallest)
+        worst[s] = found if found > worst[s] else worst[s]
+
+
+@_compile
+def check_costate(lam: Array, own: Array, back: Array, left: Array, size: Array, worst: Array) -> None:
+    """A co-state is the slope of its own state's cost, and what comes back from the next co-state. worst becomes the
+    largest violation, over the largest term, of this and of all that was checked before."""
+    n, width = lam.shape
+    left[:] = 0.0
+    size[:] = 0.0
+    for i in range(n):
+        a, b, c = lam[i], own[i], back[i]
+        for s in range(width):
+            gap = abs(a[s] - b[s] - c[s])
+            left[s] = gap if gap > left[s] else left[s]
+            most = max(abs(a[s]), abs(b[s]), abs(c[s]))
+            size[s] = most if most > size[s] else size[s]
+    note(left, size, worst)
+
+
+@_compile
+def check_action(b: Array, lam: Array, z: Array, given: Array, left: Array, size: Array, worst: Array) -> None:
+    """An action of cost 1/2 z² + given z has no slope left: z + given + b' λ = 0. worst as in check_costate."""
+    n, width = lam.shape
+    for s in range(width):
+        left[s] = z[s] + given[s]
+        size[s] = abs(z[s]) + abs(given[s])
+    for i in range(n):
+        x, y = b[i], lam[i]
+        for s in range(width):
+            term = x[s] * y[s]
+            left[s] += term
+            size[s] += abs(term)
+    for s in range(width):
+        left[s] = abs(left[s])
+    note(left, size, worst)
+
+
+@_compile
 def prepare(
     which: Array, A: Array, B: Array, R: Array, N: Array, p: int, last: int, t: int, Am: Array, Bt: Array, L: Array,
     nu: Array, least: Array, f: Array,

@@ -103,24 +103,24 @@ def read(fields: dict[str, Tensor], batch: torch.Size, horizon: int) -> Given:
 
 def forward(
     given: Given, work: torch.dtype, keep: bool, gains: bool, run: Run | None = None
-) -> tuple[dict[str, Tensor], Tensor | None, Tensor]:
-    """The solution (u, h, costate, cost, and K, k, P, p if `gains`), what is kept for `backward`, and the largest d of
-    every problem. `work` is the dtype to compute in."""
+) -> tuple[dict[str, Tensor], Tensor | None, Tensor, Tensor]:
+    """The solution (u, h, costate, cost, and K, k, P, p if `gains`), what is kept for `backward`, and of every problem
+    the largest d and how far its conditions are from being met. `work` is the dtype to compute in."""
     count, T, n, m = given.problems, given.horizon, given.n, given.m
     like = given.tensors["B"]
     sizes = {"u": (count, T, m), "h": (count, T + 1, n), "costate": (count, T + 1, n), "cost": (count,)}
     if gains:
         sizes |= {"K": (count, T, m, n), "k": (count, T, m), "P": (count, T + 1, n, n), "p": (count, T + 1, n)}
     out = {name: _room(like, work, *size) for name, size in sizes.items()}
-    lost = _room(like, work, count)
+    lost, unmet = _room(like, work, count), _room(like, work, count)
     at_once = _at_once(given, work)
     kept = _room(like, work, at_once, T, _entries(n, m))
     affine = gains or any(name in given.tensors for name in ("r", "q", "c"))
     slopes = _room(like, work, at_once, T, n + m) if affine else None
     order = ("u", "h", "costate", "cost", "K", "k", "P", "p")
-    _launch_all("dense_forward", given, work, at_once, [kept, slopes, *(out.get(x) for x in order), lost], run)
+    _launch_all("dense_forward", given, work, at_once, [kept, slopes, *(out.get(x) for x in order), lost, unmet], run)
     narrow = {name: x.to(given.given) for name, x in out.items()}
-    return narrow, kept if keep and at_once == count else None, lost
+    return narrow, kept if keep and at_once == count else None, lost, unmet
 
 
 def backward(

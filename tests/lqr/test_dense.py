@@ -1,5 +1,6 @@
 """The compiled loops for dense problems: against PyTorch, in every form that fields can have."""
 
+import threading
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -114,6 +115,20 @@ def test_pieces_and_threads():
         torch.set_num_threads(before)
     for name, x in wanted.items():
         torch.testing.assert_close(found[name], x, rtol=1e-12, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize(("piece", "elsewhere"), [(dense_cpu.PIECE, False), (1, True)])
+def test_what_takes_long_leaves_the_main_thread_to_interrupts(piece, elsewhere, monkeypatch):
+    threads, compiled = [], dense_cpu._compiled
+
+    def noted(*names):
+        run = compiled(*names)
+        return lambda *given: (threads.append(threading.current_thread()), run(*given))
+
+    monkeypatch.setattr(dense_cpu, "_compiled", noted)
+    monkeypatch.setattr(dense_cpu, "PIECE", piece)
+    solve(random_problem((), 3, 3, 2), check=False)
+    assert [thread is not threading.main_thread() for thread in threads] == [elsewhere]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -11,7 +11,7 @@ from .adjoint import Method, Terms, solve_implicitly, with_q0
 from .arithmetic import full_precision
 from .problem import LQR
 from .solution import Solution
-from .steps import Quick, largest_pivot, wide_dtype
+from .steps import largest_pivot, wide_dtype
 
 METHODS: dict[str, Method] = {"riccati": riccati, "symplectic": symplectic, "kkt": kkt}
 
@@ -66,25 +66,24 @@ def solve(
     why = dense.obstacle(problem) if compiled else None
     if compiled and why is None:
         found, asked = dense.solve(problem, gains), problem.h0.dtype
-        solution, quick = Solution(*(x.to(asked) for x in (*found[:4], *found.feedback))), found.compiled
+        solution, certain = Solution(*(x.to(asked) for x in (*found[:4], *found.feedback))), found.compiled
     else:
         if why is not None and problem.horizon and not torch.compiler.is_compiling():
             dense.tell(why)
         implicit = method != "riccati" if implicit is None else implicit
-        solution, quick = _by_torch(problem, method, gains, implicit)
+        solution, certain = _by_torch(problem, method, gains, implicit), False
     if check:
-        _check_solution(problem, solution, method, quick)
+        _check_solution(problem, solution, method, certain)
     return solution
 
 
-def _by_torch(problem: LQR, method: str, gains: bool, implicit: bool) -> tuple[Solution, bool]:
-    """The solution, and whether all steps went the quick way."""
+def _by_torch(problem: LQR, method: str, gains: bool, implicit: bool) -> Solution:
     way, asked = METHODS[method], problem.h0.dtype
     whole = problem.standard_form(None if method == "symplectic" else wide_dtype(asked, problem.h0.device))
     terms, limit = Terms(*(getattr(whole, name) for name in Terms._fields)), largest_pivot(asked, whole.h0.dtype)
     with full_precision(whole.h0.device):
         if whole.horizon == 0:
-            return _of_nothing(whole, asked, gains), True
+            return _of_nothing(whole, asked, gains)
         right = (terms.h0, terms.r, with_q0(terms.q), terms.c)
         found: tuple[torch.Tensor, ...] = ()
         with torch.set_grad_enabled(torch.is_grad_enabled() and not implicit):
@@ -95,8 +94,7 @@ def _by_torch(problem: LQR, method: str, gains: bool, implicit: bool) -> tuple[S
         if gains and implicit:
             found = feedback.differentiable(terms, found)  # type: ignore[arg-type]
         cost = whole.objective(u, h)
-        quick = isinstance(factors, riccati.Factors) and all(isinstance(step, Quick) for step in factors.steps)
-    return Solution(*(x.to(asked) for x in (u, h, costate, cost, *found))), quick
+    return Solution(*(x.to(asked) for x in (u, h, costate, cost, *found)))
 
 
 def _of_nothing(whole: LQR, asked: torch.dtype, gains: bool) -> Solution:
@@ -110,14 +108,14 @@ def _of_nothing(whole: LQR, asked: torch.dtype, gains: bool) -> Solution:
 
 
 @torch.no_grad()
-def _check_solution(problem: LQR, solution: Solution, method: str, quick: bool) -> None:
-    """Raise if the solution is not finite, saying why; warn or raise if the method has lost its digits, which the quick
-    way of steps.py never has."""
+def _check_solution(problem: LQR, solution: Solution, method: str, certain: bool) -> None:
+    """Raise if the solution is not finite, saying why; warn or raise if the method has lost its digits, which the
+    compiled passes have seen to (`certain`)."""
     parts = (solution.u.flatten(-2), solution.h.flatten(-2), solution.costate.flatten(-2), solution.cost.unsqueeze(-1))
     bad = ~torch.cat(parts, -1).isfinite().all(-1)
     if bad.any():
         _explain_failure(problem, bad, method)
-    if bad.numel() and not quick:
+    if bad.numel() and not certain:
         residual = solution.residual(problem)
         if bool((residual > 0.1).any()):
             rule, which = "must meet the optimality conditions", f"problem {checks.first(residual > 0.1)} of the batch"

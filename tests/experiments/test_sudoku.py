@@ -112,7 +112,7 @@ def record_first_steps(monkeypatch):
     advance, found = Learner.advance, {}
 
     def watched(trainer):
-        found.setdefault((trainer.task.config.architecture, trainer.seed), threading.current_thread())
+        found.setdefault((trainer.objective.config.architecture, trainer.seed), threading.current_thread())
         advance(trainer)
 
     monkeypatch.setattr(Learner, "advance", watched)

@@ -82,7 +82,7 @@ class FineTuning(Engine):
 
 
 class SmallTable(FineTuning):
-    """As experiments/math_small trains: the task of fine-tuning, with other pieces."""
+    """As experiments/math_small trains: the objective of fine-tuning, with other pieces."""
 
     results = ("done",)
 

@@ -54,9 +54,9 @@ def test_boards_stay_for_several_steps(boards):
     """With 2 of 4 loops a step, half of the boards are new, and the others continue."""
     config = replace(CARRIED, dropout=0.0, lr=0.0, final_lr=0.0, weight_decay=0.0)
     trained = learner(config, boards)
-    first, second = (trained.task.feed.at(step)[0] for step in (0, 1))
+    first, second = (trained.objective.feed.at(step)[0] for step in (0, 1))
     trained.advance()
-    carried = trained.task.carried
+    carried = trained.objective.carried
     assert torch.equal(carried["puzzles"][:2], first)
     assert (carried["labels"][2:] == -100).all()  # there were no boards before
     trained.advance()

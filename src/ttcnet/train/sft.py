@@ -96,9 +96,9 @@ def learner(model: Any, examples: Any, config: FineTuning, device: str) -> Learn
     """A learner for a model with its inserted layers."""
     if config.check_pointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    task = Answers(model.train(), examples, config)
+    objective = Answers(model.train(), examples, config)
     may_skip = not config.check_pointing
-    return Learner(task, model, task.groups(), device, seed=config.seed, bf16=config.bf16, may_skip=may_skip)
+    return Learner(objective, model, objective.groups(), device, seed=config.seed, bf16=config.bf16, may_skip=may_skip)
 
 
 def _settings(config: FineTuning) -> dict[str, Any]:

@@ -27,9 +27,8 @@ from .schedule import parameter_groups, warm_up_and_cosine
 MODEL = "model"  # the result of a run
 
 
-class Sudoku:
-    """The task: boards, and the loss on their masked cells. In a distributed job every process has a share of each
-    batch."""
+class SudokuObjective:
+    """Boards, and the loss on their masked cells. In a distributed job every process has a share of each batch."""
 
     counts = 2  # right cells, masked cells
 
@@ -95,7 +94,7 @@ class Sudoku:
 def learner(config: TrainConfig, boards: Boards, device: torch.device | str = "cpu") -> Learner:
     """A new model that learns. On a GPU its blocks are compiled; with one process its steps are captured as a CUDA
     graph."""
-    task, place = Sudoku(config, boards, device), torch.device(device)
+    objective, place = SudokuObjective(config, boards, device), torch.device(device)
     torch.manual_seed(config.seed)
     model = TTCNetForCellClassification(config.model()).train()
     on_gpu = place.type == "cuda"
@@ -113,7 +112,7 @@ def learner(config: TrainConfig, boards: Boards, device: torch.device | str = "c
 
     groups = parameter_groups(model, config.weight_decay, spared=spared, apart=inserted, share=share)
     options: dict[str, Any] = dict(seed=config.seed, clip=config.clip, ema=config.ema)
-    return Learner(task, model, groups, place, bf16=on_gpu, captured=on_gpu and count() == 1, **options)
+    return Learner(objective, model, groups, place, bf16=on_gpu, captured=on_gpu and count() == 1, **options)
 
 
 def run_of(config: TrainConfig, boards: Boards, out: Path, **options: Any) -> Run:
@@ -150,7 +149,7 @@ def train(
 def trained_model(trained: Learner) -> TTCNetForCellClassification:
     """A copy of the model with the averaged weights, in evaluation mode."""
     trained.finish_step()
-    model = TTCNetForCellClassification(trained.task.config.model())  # type: ignore[attr-defined]
+    model = TTCNetForCellClassification(trained.objective.config.model())  # type: ignore[attr-defined]
     nn.Module.to(model, trained.device)
     model.load_state_dict(trained.model.state_dict())
     if trained.average:

@@ -1,4 +1,4 @@
-"""The task of `ttcnet grpo`: learn from samples of the policy itself, by what they earn beside those of their group."""
+"""The objective of `ttcnet grpo`: learn from samples of the policy, by what they earn beside those of their group."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Piece:
 
 
 class Policy:
-    """The task. Examples come in an order that depends on the seed alone, all of them once an epoch; samples depend on
+    """Examples come in an order that depends on the seed alone, all of them once an epoch; samples depend on
     the seed, the step and the weights."""
 
     counts = len(COUNTED)
@@ -237,13 +237,13 @@ class Policy:
 class PolicyLearner(Learner):
     """A model that learns from its own samples. A step draws them, and updates the weights as often as it is told."""
 
-    task: Policy
+    objective: Policy
 
     def batches(self) -> Iterator[Sequence[Batch]]:
-        pieces = self.task.begin(self.step)
+        pieces = self.objective.begin(self.step)
         with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, self.bf16):
-            pieces = self.task.remembered(self.parallel, pieces, self.step)
-        each = len(pieces) // self.task.config.updates
+            pieces = self.objective.remembered(self.parallel, pieces, self.step)
+        each = len(pieces) // self.objective.config.updates
         for first in range(0, len(pieces), each):
             yield pieces[first : first + each]
 

@@ -88,9 +88,9 @@ def learner(
         reference = torch.nn.Module.to(copy.deepcopy(model), device).eval().requires_grad_(False)
     if config.check_pointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    task = Policy(model.train(), actor, questions, held_out, reference, config)
+    policy = Policy(model.train(), actor, questions, held_out, reference, config)
     may_skip = not config.check_pointing
-    return PolicyLearner(task, model, task.groups(), device, seed=config.seed, bf16=config.bf16, may_skip=may_skip)
+    return PolicyLearner(policy, model, policy.groups(), device, seed=config.seed, bf16=config.bf16, may_skip=may_skip)
 
 
 def start(model: Any, config: Reinforcement) -> Any:
@@ -139,12 +139,13 @@ def check_apart(examples: Sequence[Example], held_out: Sequence[Example]) -> Non
 
 def _train(trained: PolicyLearner, run: Run, config: Reinforcement) -> None:
     """All steps. Where grading fails, what was learned is saved first."""
-    task = trained.task
-    own = nullcontext() if task.own is None else adapter.horizon(trained.model, task.own)  # not that of the last step
+    policy = trained.objective
+    # not the horizon of the last step
+    own = nullcontext() if policy.own is None else adapter.horizon(trained.model, policy.own)
     try:
         if not run.checkpoints():
             run.cut_log(-1)
-            if before := task.accuracy():
+            if before := policy.accuracy():
                 run.log({"step": 0} | before)
                 tell(f"Before the first step {100 * before['held_out']:.1f} % of the held-out examples are right.")
         with own:

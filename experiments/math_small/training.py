@@ -18,8 +18,8 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from ttcnet.torch_settings import compiling_up_to
+from ttcnet.train.answers import Answers
 from ttcnet.train.examples import Example
-from ttcnet.train.fine_tuning import Answers
 from ttcnet.train.learner import Learner
 from ttcnet.train.settings import FineTuning
 

@@ -27,9 +27,9 @@ from ttcnet.terminal.console import tell
 from ttcnet.torch_settings import avoid_cudnn, compiling_up_to
 
 from . import loop
+from .answers import Answers
 from .example_store import examples_of
 from .examples import check_examples
-from .fine_tuning import Answers
 from .learner import Learner
 from .run import Run
 from .settings import FineTuning

@@ -17,8 +17,8 @@ from ttcnet import adapter
 from ttcnet.adapter import TTCAdapterConfig
 from ttcnet.command_options import usable
 from ttcnet.errors import fail
-from ttcnet.models.lean import without_weights
 from ttcnet.models.loading import causal_lm, tokenizer_of
+from ttcnet.models.sharded_loading import without_weights
 from ttcnet.nn import ttc_layers
 from ttcnet.nn.horizon import parse
 from ttcnet.nn.options import CONTEXTS

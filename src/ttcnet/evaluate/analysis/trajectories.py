@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ttcnet.errors import fail
-from ttcnet.models.depth import horizon
+from ttcnet.models.horizon_and_loops import horizon
 from ttcnet.nn import TTCLayer, ttc_layers
 from ttcnet.reading import Row
 from ttcnet.tasks.task import conversation as put

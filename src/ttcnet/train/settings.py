@@ -21,7 +21,7 @@ class FineTuning:
 
     Args:
         model: a folder or a name of the Hub.
-        data: a JSON Lines file or a dataset of the Hub; see `ttcnet.train.examples`.
+        data: a JSON Lines file or a dataset of the Hub; see `ttcnet.tasks.chat`.
         out: the folder of the run.
         split: the split of a dataset of the Hub.
         system: the system prompt of rows that have none.

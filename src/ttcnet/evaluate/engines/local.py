@@ -18,8 +18,8 @@ from ttcnet.models.decoding import Decoded, decode, ends_of
 from ttcnet.models.horizon_and_loops import set_horizon
 from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.nn import ttc_layers
+from ttcnet.tasks.chat import prompt
 from ttcnet.torch_settings import avoid_cudnn
-from ttcnet.train.examples import prompt
 
 from .base import CUT, Answer, Ask, Groups, Sampling, Watch, unwatched
 

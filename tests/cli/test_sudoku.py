@@ -14,7 +14,7 @@ from ttcnet.cli import app, sudoku_train
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.tasks.sudoku import Boards, generate
 from ttcnet.tasks.sudoku.evaluation import evaluate
-from ttcnet.tasks.sudoku.settings import TrainConfig
+from ttcnet.tasks.sudoku.settings import SudokuTraining
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,9 @@ def folder(tmp_path_factory):
     """A model, and boards."""
     torch.manual_seed(0)
     place = tmp_path_factory.mktemp("sudoku")
-    TTCNetForCellClassification(TrainConfig(layers=2, width=32, heads=2).model()).save_pretrained(place / "run/model")
+    TTCNetForCellClassification(SudokuTraining(layers=2, width=32, heads=2).model()).save_pretrained(
+        place / "run/model"
+    )
     generate(4, givens=70, seed=1).write(place / "boards.csv")
     return place
 
@@ -129,7 +131,7 @@ def test_accuracy_by_givens_and_by_guesses(folder, tmp_path, by):
 
 @pytest.mark.slow
 def test_a_model_without_ttc_layers_has_no_horizon(folder, tmp_path):
-    config = TrainConfig(architecture="transformer", layers=2, width=32, heads=2).model()
+    config = SudokuTraining(architecture="transformer", layers=2, width=32, heads=2).model()
     TTCNetForCellClassification(config).save_pretrained(tmp_path)
     options = [tmp_path, "--data", folder / "boards.csv", "--device", "cpu"]
     assert told(complaint("eval", *options, "--horizon", "0,4"), "no-layers", "horizon")

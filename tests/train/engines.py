@@ -42,11 +42,11 @@ class Sudoku(Engine):
 
     def go(self, out, **changes):
         from ttcnet.processes import join_job
-        from ttcnet.tasks.sudoku.settings import TrainConfig
+        from ttcnet.tasks.sudoku.settings import SudokuTraining
         from ttcnet.train.sudoku import train
 
         sizes = dict(steps=STEPS, batch=4, layers=2, width=32, heads=2, dropout=0.1, augmentation="relabel+reveal")
-        config = replace(TrainConfig(**sizes), **self.changes | changes)
+        config = replace(SudokuTraining(**sizes), **self.changes | changes)
         net = train(config, boards(), out, join_job("cpu"), every=2, save_every=SAVE_EVERY)
         return {name: parameter.detach() for name, parameter in net.named_parameters()}
 

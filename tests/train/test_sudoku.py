@@ -13,10 +13,10 @@ from tests.raising import raises
 from tests.train.engines import boards as some_boards
 from ttcnet import tensor_file
 from ttcnet.models import TTCNetForCellClassification
-from ttcnet.tasks.sudoku.settings import ARCHITECTURES, TrainConfig
+from ttcnet.tasks.sudoku.settings import ARCHITECTURES, SudokuTraining
 from ttcnet.train.sudoku import learner, train, trained_model
 
-TINY = TrainConfig(steps=6, batch=4, layers=2, width=32, heads=2, dropout=0.1, augmentation="relabel+reveal")
+TINY = SudokuTraining(steps=6, batch=4, layers=2, width=32, heads=2, dropout=0.1, augmentation="relabel+reveal")
 LOOPED = replace(TINY, layers=1, loops=4, interleave="2:1", supervision="loop", zero_init=True, inserted_lr=1e-3)
 
 CARRIED = replace(LOOPED, recall=True, loops_per_step=2)
@@ -145,14 +145,14 @@ QUICK = ("ttc", "transformer")  # the others' mixers learn in test_mixers too
     [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ARCHITECTURES],
 )
 def test_every_architecture_learns(architecture, boards):
-    learn(TrainConfig(architecture, steps=60, batch=8, layers=2, width=32, heads=2, lr=3e-3, ema=0), boards)
+    learn(SudokuTraining(architecture, steps=60, batch=8, layers=2, width=32, heads=2, lr=3e-3, ema=0), boards)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_architecture_learns_in_loops(architecture, boards):
     sizes = dict(layers=1, loops=4, width=32, heads=2)
-    learn(TrainConfig(architecture, steps=90, batch=8, lr=3e-3, ema=0, supervision="loop", **sizes), boards)
+    learn(SudokuTraining(architecture, steps=90, batch=8, lr=3e-3, ema=0, supervision="loop", **sizes), boards)
 
 
 def learn(config, boards):

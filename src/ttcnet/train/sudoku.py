@@ -16,7 +16,7 @@ from ttcnet.nn.context import BASES
 from ttcnet.processes import count, is_first_process, rank
 from ttcnet.tasks.sudoku.data import Boards
 from ttcnet.tasks.sudoku.feed import Feed
-from ttcnet.tasks.sudoku.settings import TrainConfig
+from ttcnet.tasks.sudoku.settings import SudokuTraining
 from ttcnet.tensor_file import digest
 
 from . import loop
@@ -32,7 +32,7 @@ class SudokuObjective:
 
     counts = 2  # right cells, masked cells
 
-    def __init__(self, config: TrainConfig, boards: Boards, device: torch.device | str = "cpu") -> None:
+    def __init__(self, config: SudokuTraining, boards: Boards, device: torch.device | str = "cpu") -> None:
         self.config, self.steps = config, config.steps
         if config.batch % count():
             remedy = "Pass a multiple, or start fewer processes."
@@ -91,7 +91,7 @@ class SudokuObjective:
         return f"{self.config.architecture}: loss {news['loss']:.3f}, {100 * news['cells']:.1f} % of cells"
 
 
-def learner(config: TrainConfig, boards: Boards, device: torch.device | str = "cpu") -> Learner:
+def learner(config: SudokuTraining, boards: Boards, device: torch.device | str = "cpu") -> Learner:
     """A new model that learns. On a GPU its blocks are compiled; with one process its steps are captured as a CUDA
     graph."""
     objective, place = SudokuObjective(config, boards, device), torch.device(device)
@@ -115,14 +115,14 @@ def learner(config: TrainConfig, boards: Boards, device: torch.device | str = "c
     return Learner(objective, model, groups, place, bf16=on_gpu, captured=on_gpu and count() == 1, **options)
 
 
-def run_of(config: TrainConfig, boards: Boards, out: Path, **options: Any) -> Run:
+def run_of(config: SudokuTraining, boards: Boards, out: Path, **options: Any) -> Run:
     """The run of a configuration. A digest of the boards is one of its settings, so that other boards are refused."""
     named = digest({"puzzles": torch.from_numpy(boards.puzzles), "solutions": torch.from_numpy(boards.solutions)})
     return Run(out, asdict(config) | {"boards": named}, **({"results": [MODEL]} | options))
 
 
 def train(
-    config: TrainConfig,
+    config: SudokuTraining,
     boards: Boards,
     out: Path,
     device: torch.device | str = "cpu",

@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from tests.raising import raises, told
-from ttcnet.cli import app, sudoku_train
+from ttcnet.cli import app
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.tasks.sudoku import Boards, generate
 from ttcnet.tasks.sudoku.evaluation import evaluate
@@ -175,11 +175,3 @@ def test_train_and_eval(tmp_path):
     run = CliRunner().invoke(app, ["sudoku", "train", *options, "--architecture", "lstm", "--out", str(tmp_path / "x")])
     assert run.exit_code == 1
     assert told(run.output, "unknown-name", "architecture", "'lstm'")
-
-
-def test_a_missing_tensorboard_is_said(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with sudoku_train._tensorboard(tmp_path) as writer:
-        writer.add_scalar("loss", 1.0, 1)
-    assert "Without TensorBoard" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())

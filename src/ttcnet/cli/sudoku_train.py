@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,9 +13,6 @@ from ttcnet.errors import errors_as_sentences
 from ttcnet.extras import require
 from ttcnet.tasks.sudoku.settings import ARCHITECTURES, SudokuTraining
 from ttcnet.terminal.console import say, tell
-
-if TYPE_CHECKING:
-    from ttcnet.train.run import Run
 
 OPTIONS = [each.name for each in fields(SudokuTraining) if each.name not in ("warm_up", "clip")]  # those of the command
 Data = Annotated[Path, typer.Option(help="CSV of puzzle,solution, plain or gzip.")]
@@ -82,42 +79,21 @@ def train(
         boards = read(data)
         tell(f"{len(boards):,} boards. Loading torch ...")
         require("transformers", "models", "ttcnet sudoku")
-        from contextlib import ExitStack
-
         from ttcnet.processes import is_first_process, join_job, leave_job
         from ttcnet.train import sudoku
+        from ttcnet.train.trackers import tensorboard_if_there
 
         place, done, first = join_job(usable(device)), 0, is_first_process()
-        with ExitStack() as opened:
-            writer: Any = None
 
-            def report(_: Run, trained: Any, news: dict[str, float]) -> None:
-                nonlocal done, writer
-                done = trained.step
-                if writer is None:  # not before the folder is ours
-                    writer = opened.enter_context(_tensorboard(out))
-                for name, value in news.items():
-                    writer.add_scalar(name, value, trained.step)
+        def report(_: Any, trained: Any, news: dict[str, float]) -> None:
+            nonlocal done
+            done = trained.step
 
-            options = dict(every=10 if place == "cpu" else 100, save_every=save_every, minutes=minutes)
-            sudoku.train(config, boards, out, place, report=report, **options)  # type: ignore[arg-type]
+        options: dict[str, Any] = dict(every=10 if place == "cpu" else 100, save_every=save_every, minutes=minutes)
+        sudoku.train(config, boards, out, place, report_to=tensorboard_if_there(), report=report, **options)
         leave_job()
     if first and 0 < done < steps:
         say(f"Stopped at step {done:,} of {steps:,}. Give the command again to resume.")
     elif first:
         again = f"ttcnet sudoku eval {out / 'model'} --data FILE"
         say(f"Trained. The model is in {out / 'model'}; evaluate it with: {again}")
-
-
-def _tensorboard(folder: Path) -> Any:
-    """TensorBoard's writer, or one that writes nothing where it is not installed."""
-    from contextlib import nullcontext
-    from importlib.util import find_spec
-    from types import SimpleNamespace
-
-    if find_spec("tensorboard") is None:
-        say("Without TensorBoard, which pip install 'ttcnet[train]' brings; log.jsonl has the same.", err=True)
-        return nullcontext(SimpleNamespace(add_scalar=lambda *_: None))
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(folder / "tensorboard"))

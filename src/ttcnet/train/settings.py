@@ -45,7 +45,7 @@ class FineTuning:
         check_pointing: recompute activations in the backward pass, to save memory.
         compiled: use torch.compile.
         save_every: steps between checkpoints. The last `keep` of them are kept.
-        report_to: a tracker of transformers: none, tensorboard, wandb, ...
+        report_to: where lines of the log are sent as well: none, tensorboard, wandb, ...; see `ttcnet.train.trackers`.
     """
 
     model: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from . import loop
 from .learner import Learner
 from .run import Run
 from .schedule import parameter_groups, warm_up_and_cosine
+from .trackers import tracking
 
 MODEL = "model"  # the result of a run
 
@@ -130,14 +130,22 @@ def train(
     every: int = 100,
     save_every: int = 1000,
     minutes: float | None = None,
-    report: Callable[[Run, Any, dict[str, float]], None] | None = None,
+    report_to: str = "none",
+    report: loop.Report | None = None,
 ) -> TTCNetForCellClassification:
     """Train, or resume where a killed run stopped: the result is the same. The folder gets settings.json, log.jsonl,
-    the last checkpoint, and model/ at the end. After `minutes` it saves and stops, to resume another time."""
-    with run_of(config, boards, out) as run:
+    the last checkpoint, and model/ at the end. After `minutes` it saves and stops, to resume another time. Lines of the
+    log go to the tracker `report_to` as well, and to `report`."""
+    with run_of(config, boards, out) as run, tracking(report_to, out) as track:
+
+        def reported(*line: Any) -> None:
+            track(*line)
+            if report is not None:
+                report(*line)
+
         trained = learner(config, boards, device)
         options: dict[str, Any] = dict(every=every, save_every=save_every, listen_every=every)
-        finished = loop.train((run, trained), minutes=minutes, report=report, **options)
+        finished = loop.train((run, trained), minutes=minutes, report=reported, **options)
         model = trained_model(trained)
         if finished:
             with run.result(MODEL) as folder:

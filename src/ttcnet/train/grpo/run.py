@@ -27,6 +27,7 @@ from ..checkpoint import random_states
 from ..run import Run
 from ..sft import RESULTS, add_lora, save_result
 from ..sharding import check_launcher
+from ..trackers import check_tracker, tracking
 from .policy import Policy, PolicyLearner
 from .samples import Actor, GradingError, Questions
 from .settings import Reinforcement
@@ -47,16 +48,17 @@ def reinforce(
         trust_remote_code: run code that comes with them.
     """
     check_launcher()
+    check_tracker(config.report_to)
     task, examples = read(config.task, config)
     held_out = None if config.held_out is None else read(config.held_out, config, config.held_out_examples)
     check_rewards(task, examples, config.rewards)
     if held_out is not None:
         check_apart(examples, held_out[1])
     settings = _settings(config, examples, [] if held_out is None else held_out[1])
-    options: dict[str, Any] = dict(results=[RESULTS[config.train]], may_grow=["steps"], keep=config.keep)
+    options: dict[str, Any] = dict(results=[RESULTS[config.train]], may_grow=["steps"], free=["report_to"])
     with loop.on_sigterm(loop.stop_at_once):
         device = join_job(usable("auto"))
-        with Run(Path(config.out), settings, **options) as run:
+        with Run(Path(config.out), settings, keep=config.keep, **options) as run:
             avoid_cudnn()
             if tokenizer is None:
                 tokenizer = tokenizer_of(config.model, trust_remote_code=trust_remote_code)
@@ -148,8 +150,8 @@ def _train(trained: PolicyLearner, run: Run, config: Reinforcement) -> None:
             if before := policy.accuracy():
                 run.log({"step": 0} | before)
                 tell(f"Before the first step {100 * before['held_out']:.1f} % of the held-out examples are right.")
-        with own:
-            loop.train((run, trained), every=config.log_every, save_every=config.save_every)
+        with own, tracking(config.report_to, run.folder) as report:
+            loop.train((run, trained), every=config.log_every, save_every=config.save_every, report=report)
     except GradingError as failed:
         if trained.step:
             run.save(trained.step, trained.state() | random_states())

@@ -146,14 +146,14 @@ class Diagnostic(Engine):
     @property
     def trained(self):
         from experiments.in_context_control.policies import Policies
-        from experiments.lqr_in_a_token.training import Stack
+        from experiments.lqr_in_a_token.training import Readers
         from experiments.where_planning_pays.imitation import Imitation
 
-        return {"token": Stack, "imitation": Imitation, "policies": Policies}[self.kind]
+        return {"token": Readers, "imitation": Imitation, "policies": Policies}[self.kind]
 
     def go(self, out, **changes):
         from experiments.in_context_control.policies import Answers
-        from experiments.lqr_in_a_token.training import Settings, carry_out
+        from experiments.shared.stacks import Settings, carry_out
         from experiments.where_planning_pays.imitation import Demonstrations
 
         sizes = dict(steps=STEPS, seeds=2, rates=(1e-2, 3e-2), width=16, heads=2, state_size=4, rank=2) | changes

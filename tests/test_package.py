@@ -103,7 +103,7 @@ def test_late_and_relative_imports_are_seen():
 
 
 def test_evaluation_knows_the_protocol_and_no_task():
-    known = {"ttcnet.tasks", "ttcnet.tasks.task", "ttcnet.tasks.statistics"}
+    known = {f"ttcnet.tasks{part}" for part in ("", ".chat", ".statistics", ".task")}
     for path in (SOURCE / "evaluate").rglob("*.py"):
         names = {name for name in imported(path) if name.startswith("ttcnet.tasks")}
         assert names <= known, f"{path.relative_to(SOURCE)} must not import {names - known}"

@@ -105,7 +105,7 @@ def main(
 def make_trunk(settings: Reading, folder: Path, device: str) -> None:
     """The trunk of every seed."""
     from experiments.in_context_control.trunk import Trunks
-    from experiments.lqr_in_a_token.training import carry_out
+    from experiments.shared.stacks import carry_out
 
     options = dict(program=PROGRAM)
     found = carry_out(
@@ -121,7 +121,7 @@ def make_references(settings: Answers, folder: Path, trunks: Path, reading: Read
     from dataclasses import asdict
 
     from experiments.in_context_control.references import everything
-    from experiments.lqr_in_a_token.training import METRICS
+    from experiments.shared.stacks import METRICS
     from ttcnet.train.run import Run
     from ttcnet.writing import write_json
 
@@ -156,7 +156,7 @@ def _everything(run: Policies) -> dict[str, Any]:
 def _run(settings: Answers, folder: Path, results: Any, trunks: Path, reading: Reading, device: str) -> dict[str, Any]:
     """Train, judge and write; or read what is written."""
     from experiments.in_context_control.policies import Policies
-    from experiments.lqr_in_a_token.training import carry_out
+    from experiments.shared.stacks import carry_out
 
     def start(given: Answers, where: str) -> Policies:
         return Policies(given, where, trunks, reading)

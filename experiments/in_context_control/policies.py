@@ -19,7 +19,7 @@ from torch.func import vmap
 
 from experiments.in_context_control import systems as world
 from experiments.in_context_control.trunk import Reading, Trunk
-from experiments.lqr_in_a_token.tokens import Tokens
+from experiments.shared.stacks import Tokens
 from experiments.where_planning_pays import planner
 from experiments.where_planning_pays.imitation import (
     BETWEEN,

@@ -18,6 +18,7 @@ from statistics import mean
 from typing import Any
 
 from experiments.commands import current
+from experiments.shared.tables import check_alike
 from experiments.where_planning_pays.table import verdict, with_error
 from ttcnet.train.run import settings_of
 
@@ -223,10 +224,8 @@ def _cell(run: Run, what: str, kind: str, name: str | None, length: int) -> str:
 
 def _caption(runs: dict[tuple[str, str], Run], trunk: Run) -> str:
     first = next(iter(runs.values()))
-    config, own = first["config"], ("arm", "task", "rates")
-    for run in runs.values():
-        if odd := [field for field in config if field not in own and run["config"].get(field) != config[field]]:
-            raise ValueError(f"{run['run']} must share {', '.join(odd)} with {first['run']}. Train it again.")
+    config = first["config"]
+    check_alike([*runs.values()], but=("arm", "task", "rates"))
     rates = ", ".join(sorted({f"{run['rate']:g}" for run in runs.values()}))
     commits = ", ".join(sorted({run["commit"] for run in runs.values() if run["commit"]}))
     text = (

@@ -11,9 +11,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from experiments.in_context_control import systems as world
-from experiments.lqr_in_a_token.arms import Reader
-from experiments.lqr_in_a_token.tokens import Tokens
-from experiments.lqr_in_a_token.training import Settings, Stack
+from experiments.shared.stacks import Reader, Settings, Stack, Tokens
 from ttcnet import tensor_file
 from ttcnet.errors import fail
 from ttcnet.nn import mixers

@@ -26,7 +26,7 @@ from ttcnet.errors import errors_as_sentences, fail
 from ttcnet.terminal.progress_bars import Bar
 
 if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
-    from experiments.lqr_in_a_token.training import Settings
+    from experiments.shared.stacks import Settings
 
 SAVE_EVERY = 1000
 PROGRAM = "python -m experiments.lqr_in_a_token"
@@ -61,7 +61,7 @@ def main(
     jobs: Annotated[int, typer.Option(help="Runs at a time, each a process.")] = 1,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
-    from experiments.lqr_in_a_token.training import Settings
+    from experiments.shared.stacks import Settings
 
     with errors_as_sentences():
         chosen, where = names(only), usable(device)
@@ -108,13 +108,14 @@ def apart(chosen: list[str], jobs: int) -> None:
 def make(settings: Settings, folder: Path, device: str) -> None:
     """One run, from where it is to its end."""
     from experiments.lqr_in_a_token.arms import OWN
-    from experiments.lqr_in_a_token.training import METRICS, Settings, Stack, carry_out
+    from experiments.lqr_in_a_token.training import Readers
+    from experiments.shared.stacks import METRICS, Settings, carry_out
 
     name = f"{settings.task}/{settings.arm}"
     done = (folder / METRICS).exists()
     defaults = asdict(Settings(settings.task, settings.arm))  # fields that older runs do not name
     options: dict[str, Any] = dict(defaults=defaults, program=PROGRAM)
-    found = carry_out(name, settings, folder, Stack, Stack.results, device, 100, SAVE_EVERY, **options)
+    found = carry_out(name, settings, folder, Readers, Readers.results, device, 100, SAVE_EVERY, **options)
     if done:
         typer.echo(f"{name} is done.")
         return

@@ -46,17 +46,6 @@ def layer_of(arm: str, **size: Any) -> nn.Module:
     return TTCLayer(**size, **options)
 
 
-class Reader(nn.Module):
-    """Features, a layer with its residual, targets."""
-
-    def __init__(self, features: int, width: int, actions: int, layer: nn.Module) -> None:
-        super().__init__()
-        self.embed, self.layer, self.read = nn.Linear(features, width), layer, nn.Linear(width, actions)
-
-    def forward(self, x: Tensor, horizon: int) -> Tensor:
-        return self.read(self.layer(self.embed(x), horizon))
-
-
 class Feedforward(nn.Module):
     """An MLP in the place of a TTC layer, with so many times its parameters."""
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from experiments.commands import current
 from experiments.lqr_in_a_token.arms import OWN, trained_at
+from experiments.shared.tables import check_alike
 from ttcnet.train.run import settings_of
 
 Result = dict[str, Any]
@@ -116,10 +117,7 @@ def _read(results: Path, task: str, arm: str) -> Result | None:
 def _caption(runs: list[Result]) -> str:
     first = runs[0]
     config = first["config"]
-    for run in runs:
-        odd = [field for field in config if field not in ("task", "arm") and run["config"].get(field) != config[field]]
-        if odd:
-            raise ValueError(f"{run['run']} must share {', '.join(odd)} with {first['run']}. Train it again.")
+    check_alike(runs, but=("task", "arm"))
     device = first["machine"]["gpu"]
     device = first["machine"]["cpu"] if device.startswith("none") else device
     commits = ", ".join(sorted({run["commit"] for run in runs if run["commit"]}))

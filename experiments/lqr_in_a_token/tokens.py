@@ -15,6 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from experiments.shared.stacks import Tokens
+
 TASKS = ("diagonal", "dense", "tracking")
 STATES, STEPS = 4, 32  # and as many actions
 NOISE = 0.5  # of B, around the identity
@@ -31,13 +33,6 @@ class Problems(NamedTuple):
     r: Tensor
     h0: Tensor
     z: Tensor
-
-
-class Tokens(NamedTuple):
-    """Features (N, features) and targets (N, m), both of variance 1 over what is trained on, in float32."""
-
-    x: Tensor
-    y: Tensor
 
 
 def draw(task: str, count: int, seed: int, stretch: tuple[float, float] = SEEN) -> Problems:

@@ -27,7 +27,7 @@ from ttcnet.command_options import usable
 from ttcnet.errors import errors_as_sentences, fail
 from ttcnet.evaluate import wilson
 from ttcnet.nn.options import check_gain
-from ttcnet.reading import check_settings
+from ttcnet.settings import check_settings
 from ttcnet.terminal.console import tell
 from ttcnet.writing import write_json
 

@@ -112,7 +112,7 @@ class Workshop:
         trained = learner(model, self.task.train.rows, config, self.most)
         with fast(model, config.compiled):
             train((opened, trained), every=config.log_every, save_every=config.save_every)
-        return trained.task.tokens(trained.steps)  # type: ignore[attr-defined]
+        return trained.objective.tokens(trained.steps)  # type: ignore[attr-defined]
 
     def _likelihoods(self, model: Any, run: Run, folder: Path) -> list[dict[str, Any]]:
         """Of all benchmarks. solutions.json gets those of each solution, at the horizon of the configuration."""

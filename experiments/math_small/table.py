@@ -19,6 +19,7 @@ from statistics import mean
 from typing import Any
 
 from experiments.commands import current
+from experiments.shared.tables import check_alike
 from ttcnet.tasks.statistics import ratio
 from ttcnet.train.run import settings_of
 
@@ -104,8 +105,7 @@ def _frozen(task: str, runs: list[Result]) -> str:
         first = [title, f"{found[0]['inserted']:,}" if trained else "", str(len(found)) if trained else ""]
         lines.append(f"| {' | '.join([*first, *cells])} |")
     config, run = mlp[0]["config"], mlp[0]
-    if any(each["config"][name] != config[name] for each in runs if each["config"]["trained"] for name in FIXED):
-        raise ValueError(f"Runs with a frozen base must share {', '.join(FIXED)}. Train again what differs.")
+    check_alike([run, *(each for each in runs if each["config"]["trained"])], fields=FIXED)
     commits = ", ".join(sorted({each["commit"] for each in runs}))
     lines += [
         "",
@@ -306,9 +306,7 @@ def _caption(runs: list[Result], first: Result, *, likelihoods_alone: bool) -> s
     """Of the table of `runs`, with the command of the first of them that is its subject."""
     trained = [run for run in runs if run["config"]["trained"]]
     config = (trained or runs)[0]["config"]
-    for run in trained:
-        if odd := [field for field in SAME if run["config"][field] != config[field]]:
-            raise ValueError(f"{run['run']} must share {', '.join(odd)} with {trained[0]['run']}. Train it again.")
+    check_alike(trained, fields=SAME)
     asked = {each["benchmark"]: each["total"] for each in first["accuracy"]}
     given = {each["benchmark"]: each["solutions"] for each in first["likelihood"]}
     problems = ", ".join(f"{count:,} of {name}" for name, count in asked.items())

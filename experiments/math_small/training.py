@@ -18,8 +18,8 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from ttcnet.torch_settings import compiling_up_to
+from ttcnet.train.answers import Answers
 from ttcnet.train.examples import Example
-from ttcnet.train.fine_tuning import Answers
 from ttcnet.train.learner import Learner
 from ttcnet.train.settings import FineTuning
 
@@ -30,7 +30,7 @@ EXCESS = 1e6  # what a token costs above the most, which rows that are too long 
 
 
 class SortedAnswers(Answers):
-    """The task of `ttcnet sft`, in micro-batches of at most `most` tokens. Logits are computed where they count."""
+    """That of `ttcnet sft`, in micro-batches of at most `most` tokens. Logits are computed where they count."""
 
     def __init__(self, model: Any, examples: Sequence[Example], config: FineTuning, most: float = math.inf) -> None:
         super().__init__(model, examples, config)
@@ -47,8 +47,9 @@ class SortedAnswers(Answers):
 
 def learner(model: Any, examples: Sequence[Example], config: FineTuning, most: float = math.inf) -> Learner:
     """A model with its insertions, on its device, which learns."""
-    task = SortedAnswers(model.train(), examples, config, most)
-    return Learner(task, model, task.groups(), next(model.parameters()).device, seed=config.seed, bf16=config.bf16)
+    objective = SortedAnswers(model.train(), examples, config, most)
+    device = next(model.parameters()).device
+    return Learner(objective, model, objective.groups(), device, seed=config.seed, bf16=config.bf16)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ looped-hard       the same on boards that need guesses, with all symmetries of S
 
     python -m experiments.sudoku strict --train train-9k.csv --test test-1k.csv --out experiments/sudoku/results/strict
 
---set changes a field of `TrainConfig` in all runs: --set lr=1e-3 --set zero_init=true.
+--set changes a field of `SudokuTraining` in all runs: --set lr=1e-3 --set zero_init=true.
 
 All models train side by side on one GPU, each on a stream of its own. Stopped by --minutes or killed, the same command
 resumes; when the steps are done, every model is evaluated and its folder gets settings, log, metrics and model. What is
@@ -29,7 +29,7 @@ import typer
 
 from ttcnet.command_options import usable
 from ttcnet.errors import errors_as_sentences
-from ttcnet.tasks.sudoku.settings import ARCHITECTURES, OF_INSERTED, TrainConfig
+from ttcnet.tasks.sudoku.settings import ARCHITECTURES, OF_INSERTED, SudokuTraining
 from ttcnet.writing import write_json
 
 if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
@@ -42,16 +42,16 @@ LOOPED: dict[str, Any] = dict(
 )
 LOOPED_INSERTED: dict[str, Any] = dict(interleave="4:1", zero_init=True)
 SETTINGS = {
-    "strict": TrainConfig(augmentation="none", dropout=0.15, batch=64, context="head"),
-    "augmented": TrainConfig(augmentation="relabel+reveal", batch=64, context="head"),
-    "best": TrainConfig(augmentation="relabel+reveal", batch=256, context="head"),
-    "looped-strict": TrainConfig(augmentation="none", dropout=0.1, **LOOPED),
-    "looped-augmented": TrainConfig(augmentation="relabel+reveal", **LOOPED),
-    "looped-hard": TrainConfig(augmentation="all+reveal", **LOOPED),
+    "strict": SudokuTraining(augmentation="none", dropout=0.15, batch=64, context="head"),
+    "augmented": SudokuTraining(augmentation="relabel+reveal", batch=64, context="head"),
+    "best": SudokuTraining(augmentation="relabel+reveal", batch=256, context="head"),
+    "looped-strict": SudokuTraining(augmentation="none", dropout=0.1, **LOOPED),
+    "looped-augmented": SudokuTraining(augmentation="relabel+reveal", **LOOPED),
+    "looped-hard": SudokuTraining(augmentation="all+reveal", **LOOPED),
 }
 SEEDS = {"ttc": 3, "transformer": 3, "mamba": 1, "mamba2": 1, "gdn": 1, "samba": 1}  # runs of each
 LOOPED_SEEDS = {"ttc": 5, "transformer": 5, "mlp": 5, "mamba": 3, "mamba2": 3, "gdn": 3, "samba": 3}
-CHANGEABLE = [field.name for field in fields(TrainConfig) if field.name not in ("architecture", "steps", "seed")]
+CHANGEABLE = [field.name for field in fields(SudokuTraining) if field.name not in ("architecture", "steps", "seed")]
 METRICS, PROGRAM = "metrics.json", "python -m experiments.sudoku"
 OLDER = {"loops": 1, "supervision": "block", "context": "head", "zero_init": False, "decay_bases": True}
 OLDER |= {"recall": False, "loops_per_step": None}  # of old runs
@@ -60,7 +60,7 @@ HORIZONS, AT_LOOPS = (0, 1, 2, 8, 16, 32), 64  # at which their plans are, with 
 EVERY, SAVE_EVERY = 200, 10_000  # steps between lines of the logs, and between checkpoints
 
 
-def runs(setting: str, steps: int, only: list[str] | None, changes: dict[str, Any]) -> dict[str, TrainConfig]:
+def runs(setting: str, steps: int, only: list[str] | None, changes: dict[str, Any]) -> dict[str, SudokuTraining]:
     """Every run of a setting by its name. Changes go to those that can have them."""
     base = replace(SETTINGS[setting], steps=steps)
     looped = setting.startswith("looped")
@@ -103,7 +103,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder for the runs.")],
     steps: Annotated[int, typer.Option(help="Steps of every run.")] = 40_000,
     only: Annotated[list[str] | None, typer.Option(help="Runs or architectures; all if not given.")] = None,
-    change: Annotated[list[str] | None, typer.Option("--set", help="field=value, of TrainConfig; repeat.")] = None,
+    change: Annotated[list[str] | None, typer.Option("--set", help="field=value, of SudokuTraining; repeat.")] = None,
     mode: Annotated[list[str] | None, typer.Option(help="single (one pass) or multi (cell by cell); both.")] = None,
     minutes: Annotated[float, typer.Option(help="Stop after so long, to resume later; 0 for no limit.")] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
@@ -120,7 +120,7 @@ def main(
 
 
 def _make(
-    configs: dict[str, TrainConfig],
+    configs: dict[str, SudokuTraining],
     boards: Boards,
     judges: dict[str, Boards],
     modes: list[str] | None,

@@ -10,6 +10,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from experiments.commands import current
+from experiments.shared.tables import check_alike
 from ttcnet.train.run import settings_of
 
 NAMES = {
@@ -218,11 +219,7 @@ def _cell(runs: list[dict[str, Any]], mode: str, kind: str) -> str:
 
 def _caption(runs: list[dict[str, Any]]) -> str:
     config, first = runs[0]["config"], runs[0]
-    for run in runs:
-        of_both = config | run["config"]
-        odd = [field for field in of_both if run["config"].get(field) != config.get(field)]
-        if odd := [field for field in odd if field not in ("architecture", "seed")]:
-            raise ValueError(f"{run['run']} must share {', '.join(odd)} with {first['run']}. Train it again.")
+    check_alike(runs, fields=sorted({field for run in runs for field in run["config"]} - {"architecture", "seed"}))
     boards = first["results"][0]["boards"]["total"]
     commits = ", ".join(sorted({run["commit"] for run in runs}))
     return (

@@ -116,7 +116,7 @@ def make(settings: Demonstrations, folder: Path, device: str) -> None:
 
 def _run(settings: Demonstrations, folder: Path, results: Any, device: str) -> dict[str, Any]:
     """Train, judge and write; or read what is written."""
-    from experiments.lqr_in_a_token.training import carry_out
+    from experiments.shared.stacks import carry_out
     from experiments.where_planning_pays.imitation import Imitation
 
     name = f"{settings.task}/{settings.arm}/{folder.name}"

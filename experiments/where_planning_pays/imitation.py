@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
 from experiments.lqr_in_a_token.arms import SYSTEM, layer_of
-from experiments.lqr_in_a_token.tokens import Tokens
-from experiments.lqr_in_a_token.training import Settings, Stack
+from experiments.shared.stacks import Settings, Stack, Tokens
 from experiments.where_planning_pays import cart_pole, dense, pendulums, planner
 from experiments.where_planning_pays.arm import Arm
 from ttcnet.lqr.stationary import StationaryLQR, first_actions

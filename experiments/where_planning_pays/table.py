@@ -22,6 +22,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from experiments.commands import current
+from experiments.shared.tables import check_alike
 from ttcnet.train.run import settings_of
 
 Run = dict[str, Any]
@@ -320,10 +321,7 @@ def _runs(results: Path, system: str, arm: str) -> dict[int, Run]:
 
 def _caption(runs: list[Run]) -> str:
     first, config = runs[0], runs[0]["config"]
-    own = ("arm", "rates")
-    for run in runs:
-        if odd := [field for field in config if field not in own and run["config"].get(field) != config[field]]:
-            raise ValueError(f"{run['run']} must share {', '.join(odd)} with {first['run']}. Train it again.")
+    check_alike(runs, but=("arm", "rates"))
     commits = ", ".join(sorted({run["commit"] for run in runs if run["commit"]}))
     return (
         f"Unexplained variance on {config['judged']:,} fresh systems for every horizon, mean over {config['seeds']} "

@@ -19,7 +19,7 @@ TOGETHER = 64  # layers inserted in one place
 WEIGHTS = 2**30  # of a TTC layer, about
 
 
-def check_reach(field: str, steps: int) -> None:
+def check_horizon(field: str, steps: int) -> None:
     """Fail if a horizon is out of bounds. It may be a symbol of torch.compile."""
     if steps > HORIZON:
         most = _raised()
@@ -28,11 +28,14 @@ def check_reach(field: str, steps: int) -> None:
             fail(field, f"must be {most} or less", shown(steps), remedy, "too-large")
 
 
+check_reach = check_horizon  # its name in ttcnet.lqr
+
+
 def check_size(field: str, value: object, least: int, remedy: str) -> int:
     """`value`, if it is an integer from `least` to the bound of the field, with or without ttc_ in front."""
     size, most = check_integer(field, value, least, remedy), SIZES.get(field.removeprefix("ttc_"), LARGE)
     if field == "horizon":
-        check_reach(field, size)
+        check_horizon(field, size)
     elif size > most:
         fail(field, f"must be {most} or less", shown(size), remedy, "too-large")
     return size

@@ -1,4 +1,4 @@
-"""Read rows of data (one JSON object per line) and JSON files, and check them; compare settings of a resumed run."""
+"""Read rows of data (one JSON object per line) and JSON files, and check them."""
 
 from __future__ import annotations
 
@@ -127,11 +127,3 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def check_settings(folder: Path, then: dict[str, Any], now: dict[str, Any], what: str = "run") -> None:
-    """Fail if a folder is resumed with other settings than it was begun with."""
-    if changed := {name: (then.get(name), now.get(name)) for name in then | now if then.get(name) != now.get(name)}:
-        remedy = "Give the settings that it was started with, or choose another folder."
-        rule = f"must be those of the {what} in {folder}"
-        fail("settings", rule, f"(then, now): {changed}", remedy, code="settings-changed")

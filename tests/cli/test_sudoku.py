@@ -10,11 +10,11 @@ import torch
 from typer.testing import CliRunner
 
 from tests.raising import raises, told
-from ttcnet.cli import app, sudoku_train
+from ttcnet.cli import app
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.tasks.sudoku import Boards, generate
 from ttcnet.tasks.sudoku.evaluation import evaluate
-from ttcnet.tasks.sudoku.settings import TrainConfig
+from ttcnet.tasks.sudoku.settings import SudokuTraining
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,9 @@ def folder(tmp_path_factory):
     """A model, and boards."""
     torch.manual_seed(0)
     place = tmp_path_factory.mktemp("sudoku")
-    TTCNetForCellClassification(TrainConfig(layers=2, width=32, heads=2).model()).save_pretrained(place / "run/model")
+    TTCNetForCellClassification(SudokuTraining(layers=2, width=32, heads=2).model()).save_pretrained(
+        place / "run/model"
+    )
     generate(4, givens=70, seed=1).write(place / "boards.csv")
     return place
 
@@ -129,7 +131,7 @@ def test_accuracy_by_givens_and_by_guesses(folder, tmp_path, by):
 
 @pytest.mark.slow
 def test_a_model_without_ttc_layers_has_no_horizon(folder, tmp_path):
-    config = TrainConfig(architecture="transformer", layers=2, width=32, heads=2).model()
+    config = SudokuTraining(architecture="transformer", layers=2, width=32, heads=2).model()
     TTCNetForCellClassification(config).save_pretrained(tmp_path)
     options = [tmp_path, "--data", folder / "boards.csv", "--device", "cpu"]
     assert told(complaint("eval", *options, "--horizon", "0,4"), "no-layers", "horizon")
@@ -173,11 +175,3 @@ def test_train_and_eval(tmp_path):
     run = CliRunner().invoke(app, ["sudoku", "train", *options, "--architecture", "lstm", "--out", str(tmp_path / "x")])
     assert run.exit_code == 1
     assert told(run.output, "unknown-name", "architecture", "'lstm'")
-
-
-def test_a_missing_tensorboard_is_said(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with sudoku_train._tensorboard(tmp_path) as writer:
-        writer.add_scalar("loss", 1.0, 1)
-    assert "Without TensorBoard" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())

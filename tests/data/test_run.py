@@ -151,13 +151,13 @@ def test_what_is_done_stays(settings, server, monkeypatch):
     """Settings of stages that are done are not changed; those of later ones may be."""
     with raises("unknown-name", "model"):
         run(settings(verify=Verify("big", server[0], rounds=3, agree=2)))
-    with raises("settings-changed", "settings", "others for its stage near"):
+    with raises("settings-changed", "settings", r"'near': \({.*}, "):
         run(settings(near=Near(0.8)))
-    with raises("settings-changed", "settings", "others for its stage near"):
+    with raises("settings-changed", "settings", r"'near': \({.*}, "):
         run(settings(near=None))
     result = run(settings(sample=Sample(7)))
     assert len(read(result)) == 7
-    with raises("settings-changed", "settings", "others for its stage sample"):
+    with raises("settings-changed", "settings", r"'sample': \({.*}, "):
         run(settings(sample=Sample(8)))
     away = Verify("tiny", "http://127.0.0.1:9/v1", rounds=3, agree=2)
     assert run(settings(verify=away, sample=Sample(7))) == result  # nothing is left to ask

@@ -19,7 +19,7 @@ from ttcnet.evaluate.analysis.likelihood import log_likelihoods
 from ttcnet.evaluate.analysis.selection import best_of
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.models.decoding import decode
-from ttcnet.tasks.sudoku.settings import TrainConfig
+from ttcnet.tasks.sudoku.settings import SudokuTraining
 from ttcnet.train.examples import Example
 
 SAID = "model must give finite scores; got NaN or infinity for "
@@ -131,7 +131,7 @@ def test_lm(models, tmp_path, kind):
 def sudoku(tmp_path_factory):
     """Not a number where a 9 is given."""
     torch.manual_seed(0)
-    net = TTCNetForCellClassification(TrainConfig(layers=2, width=32, heads=2).model())
+    net = TTCNetForCellClassification(SudokuTraining(layers=2, width=32, heads=2).model())
     with torch.no_grad():
         net.model.embed_tokens.weight[9] = float("nan")
     net.save_pretrained(tmp_path_factory.mktemp("sudoku") / "model")

@@ -13,7 +13,8 @@ import typer
 from experiments.lqr_in_a_token import __main__ as lqr_in_a_token
 from experiments.lqr_in_a_token.arms import ARMS, OWN, SWITCHES, Switched, layer_of, plan_rank_one, towards
 from experiments.lqr_in_a_token.tokens import STEPS, TASKS, UNSTABLE, draw, features, first_action, tokens
-from experiments.lqr_in_a_token.training import Settings, Stack
+from experiments.lqr_in_a_token.training import Readers
+from experiments.shared.stacks import Settings
 from ttcnet.lqr import LQR, ModulatedLQR, plan, solve
 
 SIZE = dict(width=64, heads=4, state_size=8, rank=16)
@@ -120,8 +121,8 @@ def test_mlps_have_the_parameters_they_should():
 
 
 def test_a_member_trains_as_it_would_alone():
-    together = Stack(Settings("dense", "ttc", **TINY))
-    alone = Stack(Settings("dense", "ttc", **TINY | {"seeds": 1, "rates": (1e-2,)}))
+    together = Readers(Settings("dense", "ttc", **TINY))
+    alone = Readers(Settings("dense", "ttc", **TINY | {"seeds": 1, "rates": (1e-2,)}))
     for _ in range(3):
         together.advance(), alone.advance()
     for name, weight in alone.weights.items():
@@ -129,7 +130,7 @@ def test_a_member_trains_as_it_would_alone():
 
 
 def test_steps_are_those_of_adamw():
-    run = Stack(Settings("dense", "mlp", **TINY | {"seeds": 1, "rates": (1e-2,)}))
+    run = Readers(Settings("dense", "mlp", **TINY | {"seeds": 1, "rates": (1e-2,)}))
     weights = {name: x[0].clone().requires_grad_() for name, x in run.weights.items()}
     groups = [
         dict(params=[x for name, x in weights.items() if (name in run.decayed) is decayed], weight_decay=0.1 * decayed)
@@ -187,17 +188,17 @@ def test_runs_write_all_that_belongs_to_a_result(start, capsys):
 def test_a_stopped_run_goes_on(start, monkeypatch, tmp_path):
     whole = start(only=["dense/ttc"], out=tmp_path / "whole")
     monkeypatch.setattr(lqr_in_a_token, "SAVE_EVERY", 2)
-    advance = Stack.advance
+    advance = Readers.advance
 
     def stumbling(run):
         if run.step == 3:
             raise KeyboardInterrupt
         return advance(run)
 
-    monkeypatch.setattr(Stack, "advance", stumbling)
+    monkeypatch.setattr(Readers, "advance", stumbling)
     with pytest.raises((KeyboardInterrupt, typer.Exit, typer.Abort)):
         start(only=["dense/ttc"])
-    monkeypatch.setattr(Stack, "advance", advance)
+    monkeypatch.setattr(Readers, "advance", advance)
     out = start(only=["dense/ttc"])
     first, second = (json.loads((x / "dense/ttc/metrics.json").read_text())["results"] for x in (whole, out))
     assert first == second
@@ -217,7 +218,7 @@ def test_the_layer_plans_what_it_reads_better_than_an_mlp():
     """The short version: two seeds, one rate, fewer steps."""
     found = {}
     for arm in ("ttc", "mlp"):
-        run = Stack(Settings("diagonal", arm, steps=1500, pool=131_072, seeds=2, rates=(1e-2,)))
+        run = Readers(Settings("diagonal", arm, steps=1500, pool=131_072, seeds=2, rates=(1e-2,)))
         while run.step < run.settings.steps:
             run.advance()
         fresh = tokens("diagonal", 4096, seed=2)

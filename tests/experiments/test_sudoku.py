@@ -10,6 +10,7 @@ import pytest
 import typer
 
 from experiments.sudoku import __main__ as sudoku
+from tests.raising import raises
 from ttcnet.tasks.sudoku import generate
 from ttcnet.tasks.sudoku.settings import ARCHITECTURES
 from ttcnet.train.learner import Learner
@@ -56,6 +57,9 @@ def test_every_looped_run_is_there_and_can_be_changed():
     assert (found["gdn-2"].zero_init, found["gdn-2"].interleave) == (False, None)
     with pytest.raises(typer.BadParameter, match=r"set must name a field among .*; got 'rate=1'"):
         sudoku.parse(["rate=1"])
+    for change, field, value in (("lr=abc", "lr", "'abc'"), ("width=1.5", "width", r"1\.5")):
+        with raises("type", field, value):
+            sudoku.runs("strict", 100, None, sudoku.parse([change]))
 
 
 def test_a_looped_run_is_trained_and_judged(small, monkeypatch):
@@ -112,7 +116,7 @@ def record_first_steps(monkeypatch):
     advance, found = Learner.advance, {}
 
     def watched(trainer):
-        found.setdefault((trainer.task.config.architecture, trainer.seed), threading.current_thread())
+        found.setdefault((trainer.objective.config.architecture, trainer.seed), threading.current_thread())
         advance(trainer)
 
     monkeypatch.setattr(Learner, "advance", watched)

@@ -18,7 +18,7 @@ from ttcnet.models import TTCNetForCellClassification
 from ttcnet.tasks import Example
 from ttcnet.tasks.jsonl import JsonLines
 from ttcnet.tasks.sudoku import generate
-from ttcnet.tasks.sudoku.settings import TrainConfig
+from ttcnet.tasks.sudoku.settings import SudokuTraining
 from ttcnet.train.sudoku import train
 
 PUZZLE = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
@@ -80,9 +80,9 @@ def build(folder: Path) -> None:
     boards.write(folder / "boards.csv")
     write(folder / "rows.jsonl", *ROWS)
     write(folder / "test.jsonl", {"problem": "How many days has a week of seven days?"})
-    config = TrainConfig(**SMALL)
+    config = SudokuTraining(**SMALL)
     TTCNetForCellClassification(config.model()).save_pretrained(folder / "sudoku")
-    looped = TrainConfig(**SMALL, loops=2, recall=True, context="system")
+    looped = SudokuTraining(**SMALL, loops=2, recall=True, context="system")
     TTCNetForCellClassification(looped.model()).save_pretrained(folder / "looped")
     train(config, boards, folder / "trained", every=1, save_every=1, minutes=0)  # stopped after its first step
     model_folder(folder / "base")

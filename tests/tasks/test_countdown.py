@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from tests.raising import raises, told
 from ttcnet.cli import app
 from ttcnet.reading import rows
+from ttcnet.tasks.chat import conversation
 from ttcnet.tasks.countdown import Difficulty, Verdict, grade, make, row, solutions, solve
 from ttcnet.tasks.countdown.expressions import read
-from ttcnet.train.examples import conversation
 
 ROW = {"numbers": [3, 7, 25, 7], "target": 54}
 COMPUTE = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}

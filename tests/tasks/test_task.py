@@ -12,7 +12,7 @@ from ttcnet.evaluate.runs.storage import generations
 from ttcnet.evaluate.runs.summary import summarise
 from ttcnet.tasks import NAMES, Example, Task, Verdict, find
 from ttcnet.tasks.math import BENCHMARKS
-from ttcnet.tasks.task import conversation, digest, read_examples
+from ttcnet.tasks.task import digest, read_examples
 
 TOY = Path(__file__).with_name("backwards.py")
 PAGE = Path(__file__).parents[2] / "docs" / "tasks.md"
@@ -110,8 +110,3 @@ def test_runs_of_before_are_resumed():
     """Their settings hold this fingerprint."""
     puzzle = Example(2, "Reach 54.", "(25 - 7) * 3", {"numbers": [3, 7, 25], "target": 54})
     assert digest([Example(1, "1 + 1 = ?", "2"), puzzle]) == "40fcb86a9bd971ed"
-
-
-def test_an_empty_system_prompt_is_none():
-    assert conversation("1+1?") == [{"role": "user", "content": "1+1?"}]
-    assert conversation("1+1?", "Think.")[0] == {"role": "system", "content": "Think."}

@@ -20,6 +20,7 @@ class Engine:
     keep = 1
     changed: ClassVar = dict(seed=1)
     without_dropout: ClassVar = {}  # so that several processes compute what one does
+    joins = True  # several processes can train it
 
     def go(self, out: Path, **changes) -> dict[str, torch.Tensor]:
         """To the end; what was learned, and what else came out of it."""
@@ -42,12 +43,13 @@ class Sudoku(Engine):
 
     def go(self, out, **changes):
         from ttcnet.processes import join_job
-        from ttcnet.tasks.sudoku.settings import TrainConfig
+        from ttcnet.tasks.sudoku.settings import SudokuTraining
         from ttcnet.train.sudoku import train
 
         sizes = dict(steps=STEPS, batch=4, layers=2, width=32, heads=2, dropout=0.1, augmentation="relabel+reveal")
-        config = replace(TrainConfig(**sizes), **self.changes | changes)
-        net = train(config, boards(), out, join_job("cpu"), every=2, save_every=SAVE_EVERY)
+        options = dict(every=2, save_every=SAVE_EVERY, report_to=changes.pop("report_to", "none"))
+        config = replace(SudokuTraining(**sizes), **self.changes | changes)
+        net = train(config, boards(), out, join_job("cpu"), **options)
         return {name: parameter.detach() for name, parameter in net.named_parameters()}
 
 
@@ -81,10 +83,29 @@ class FineTuning(Engine):
         return {name: parameter.detach().clone() for name, parameter in trained.named_parameters()}
 
 
-class SmallTable(FineTuning):
-    """As experiments/math_small trains: the task of fine-tuning, with other pieces."""
+class Reinforcement(Engine):
+    """Of a model with inserted layers, by examples of which it answers a few in each step."""
 
-    results = ("done",)
+    results, keep = ("model",), 2
+
+    def go(self, out, **changes):
+        from tests.tasks import echo
+        from ttcnet import adapter
+        from ttcnet.settings import from_table
+        from ttcnet.train.grpo import settings
+        from ttcnet.train.grpo.run import reinforce
+
+        values = dict(model="tiny", task=str(Path(echo.__file__)), out=str(out), steps=STEPS, batch=4, samples=4)
+        values |= dict(max_tokens=3, lr=1e-2, bf16=False, device_batch=8, log_every=2, save_every=SAVE_EVERY)
+        net = adapter.insert(model(), adapter.TTCAdapterConfig.from_dict(ADAPTER | {"zero_init": False}))
+        trained = reinforce(from_table(settings.Reinforcement, values | changes), net, tokenizer())
+        return {name: parameter.detach().clone() for name, parameter in trained.named_parameters()}
+
+
+class SmallTable(FineTuning):
+    """As experiments/math_small trains: the objective of fine-tuning, with other pieces."""
+
+    results, joins = ("done",), False
 
     def __init__(self):
         super().__init__()
@@ -114,9 +135,9 @@ class SmallTable(FineTuning):
 
 
 class Diagnostic(Engine):
-    """Of experiments/lqr_in_a_token, and of experiments/where_planning_pays."""
+    """Of experiments/lqr_in_a_token, experiments/where_planning_pays and experiments/in_context_control."""
 
-    results = ("metrics.json",)
+    results, joins = ("metrics.json",), False
     changed: ClassVar = dict(batch=48)
 
     def __init__(self, kind):
@@ -124,27 +145,36 @@ class Diagnostic(Engine):
 
     @property
     def trained(self):
-        from experiments.lqr_in_a_token.training import Stack
+        from experiments.in_context_control.policies import Policies
+        from experiments.lqr_in_a_token.training import Readers
         from experiments.where_planning_pays.imitation import Imitation
 
-        return {"token": Stack, "imitation": Imitation}[self.kind]
+        return {"token": Readers, "imitation": Imitation, "policies": Policies}[self.kind]
 
     def go(self, out, **changes):
-        from experiments.lqr_in_a_token.training import Settings, carry_out
+        from experiments.in_context_control.policies import Answers
+        from experiments.shared.stacks import Settings, carry_out
         from experiments.where_planning_pays.imitation import Demonstrations
 
         sizes = dict(steps=STEPS, seeds=2, rates=(1e-2, 3e-2), width=16, heads=2, state_size=4, rank=2) | changes
         if self.kind == "token":
             settings = Settings("diagonal", "ttc", **dict(batch=16, pool=64, judged=32) | sizes)
-        else:
+        elif self.kind == "imitation":
             settings = Demonstrations("dense", "ttc", **dict(batch=16, pool=64, judged=8, episodes=4) | sizes)
+        else:
+            settings = Answers("fitted", "ttc", **dict(batch=16, pool=64, judged=8, episodes=4) | sizes)
         found = {}
 
         def results(stack):
             found.update(stack.state())
             return {"weights": float(stack.flat.double().sum())}
 
-        metrics = carry_out("name", settings, out, self.trained, results, "cpu", 2, SAVE_EVERY)
+        def start(given, device):
+            if self.kind == "policies":
+                return self.trained(given, device, trunks=None, reading=None)  # which reads fits, and no prefixes
+            return self.trained(given, device)
+
+        metrics = carry_out("name", settings, out, start, results, "cpu", 2, SAVE_EVERY)
         return found or metrics
 
 
@@ -156,9 +186,11 @@ ENGINES = {
     "fine-tuning": FineTuning(),
     "fine-tuning of inserted layers": FineTuning(train="inserted"),
     "fine-tuning by LoRA": FineTuning(train="lora"),
+    "reinforcement": Reinforcement(),
     "small table": SmallTable(),
     "LQR in a token": Diagnostic("token"),
     "imitation": Diagnostic("imitation"),
+    "in-context policies": Diagnostic("policies"),
 }
 
 

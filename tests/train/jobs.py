@@ -5,7 +5,7 @@ import socket
 from multiprocessing import get_context
 from pathlib import Path
 
-import ttcnet.models.lean  # noqa: F401  imported here, for all that are forked
+import ttcnet.models.sharded_loading  # noqa: F401  imported here, for all that are forked
 from tests.train.conftest import ADAPTER
 from tests.train.tiny import model, sums, tokenizer
 from ttcnet.settings import from_table

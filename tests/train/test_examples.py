@@ -9,7 +9,8 @@ from tokenizers import normalizers
 from tests.raising import raises
 from tests.train.tiny import CHAT, WORDS, model, sums, tokenizer
 from ttcnet.reading import Row, count, rows
-from ttcnet.train.examples import IGNORED, check_examples, conversation, prepare, prompt, tokenize
+from ttcnet.tasks.chat import conversation, prompt
+from ttcnet.train.examples import IGNORED, check_examples, prepare, tokenize
 
 PAIR = {"problem": "1 + 2 = ?", "solution": "the answer is 3"}
 
@@ -31,13 +32,6 @@ def test_every_answer_of_a_conversation_is_learned():
     example = tokenize(messages, tokenizer())
     assert words(example.input_ids[:2]) == ["<system>", "the"]
     assert words(example.labels) == ["2", "<eos>", "3", "<eos>"]
-
-
-def test_conversations_as_many_sets_of_the_hub_have_them():
-    turns = [{"from": "human", "value": "1 + 2 = ?"}, {"from": "gpt", "value": "the answer is 3"}]
-    assert conversation({"conversations": turns, "question": "1 + 2 = ?"}) == conversation(PAIR)
-    turns = [{"from": "user", "value": "1 + 2 = ?"}, {"from": "assistant", "value": "the answer is 3"}]
-    assert conversation({"conversations": turns}) == conversation(PAIR)
 
 
 def test_a_row_that_the_template_refuses_is_named():
@@ -65,13 +59,6 @@ def test_a_question_is_put_as_it_was_learned(chat):
     assert asked == example.input_ids[: len(asked)]
     assert set(example.labels[: len(asked)]) == {IGNORED}
     assert IGNORED not in example.labels[len(asked) :]
-
-
-def test_a_template_that_refuses_a_question_is_told():
-    made = tokenizer()
-    made.chat_template = "{{ raise_exception('no system here') }}"
-    with raises("chat-template", "the prompt", "no system here"):
-        prompt(conversation(PAIR), made)
 
 
 def test_a_template_that_rewrites_earlier_turns_is_refused():

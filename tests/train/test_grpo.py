@@ -105,7 +105,7 @@ def test_the_loss_and_its_gradient_are_those_of_trl(updates, tmp_path):
     """On the same samples: TRL's code for log-probabilities, KL, clipping and token-level normalisation."""
     changes = dict(updates=updates, beta=0.05, temperature=0.8, device_batch=7)
     trained = made(tmp_path, planner(), **changes)
-    policy, net = trained.task, trained.model
+    policy, net = trained.objective, trained.model
     for weight in policy.reference.parameters():
         weight.data.mul_(0.9)
     pieces = next(iter(trained.batches()))
@@ -118,7 +118,7 @@ def test_the_loss_and_its_gradient_are_those_of_trl(updates, tmp_path):
     gradients = [weight.grad.clone() for weight in net.parameters()]
     net.zero_grad()
 
-    again = made(tmp_path, planner(), **changes).task
+    again = made(tmp_path, planner(), **changes).objective
     gained = torch.zeros(10, 4, dtype=torch.float64)
     groups = again.draw(0, again.drawn_at(0))
     for row, group in enumerate(groups):
@@ -159,7 +159,7 @@ def test_pieces_do_not_change_the_gradient(tmp_path):
         trained = made(tmp_path, planner(), device_batch=device_batch)
         (pieces,) = trained.batches()
         for piece in pieces:
-            trained.task.loss(trained.model, *piece)[0].backward()
+            trained.objective.loss(trained.model, *piece)[0].backward()
         return [weight.grad for weight in trained.model.parameters()]
 
     for whole, parts in zip(gradients(40), gradients(3), strict=True):
@@ -202,7 +202,7 @@ def test_empty_answers_are_graded_and_learned(tmp_path):
     net = model()
     with torch.no_grad():
         net.lm_head.weight[1] = 30 * net.model.norm.weight
-    policy = made(tmp_path, net).task
+    policy = made(tmp_path, net).objective
     policy.actor.answers = lambda prompts, *_: [samples.Decoded([1], True, 0.0)] * len(prompts)
     (pieces,) = ([piece] for (piece,) in policy.begin(0))
     assert [piece.goals.tolist() for piece in pieces] == [[1] * 40]
@@ -218,14 +218,14 @@ def test_several_updates_clip_and_one_does_not(tmp_path):
 
 def test_the_reference_stays(tmp_path):
     trained = made(tmp_path, planner(), beta=0.1)
-    before = [weight.clone() for weight in trained.task.reference.parameters()]
+    before = [weight.clone() for weight in trained.objective.reference.parameters()]
     found = []
     for _ in range(3):
         trained.advance()
         found.append(trained.news()["kl"])
     assert found[0] == pytest.approx(0, abs=1e-6)
     assert found[2] > 1e-5
-    for one, other in zip(trained.task.reference.parameters(), before, strict=True):
+    for one, other in zip(trained.objective.reference.parameters(), before, strict=True):
         assert torch.equal(one, other)
     strong = made(tmp_path, planner(), beta=100.0)
     for _ in range(3):
@@ -235,19 +235,19 @@ def test_the_reference_stays(tmp_path):
 
 def test_samples_are_of_the_policy_and_its_horizon(tmp_path):
     trained = made(tmp_path, planner(), horizon="uniform:1,32")
-    seen, answers = [], trained.task.actor.answers
+    seen, answers = [], trained.objective.actor.answers
 
     def watched(prompts, seeds, temperature, horizon):
         seen.append((horizon, trained.model.config.horizon))
         return answers(prompts, seeds, temperature, horizon)
 
-    trained.task.actor.answers = watched
+    trained.objective.actor.answers = watched
     for _ in range(4):
         trained.advance()
     assert len(set(seen)) > 1
     assert all(here == there for here, there in seen)
-    trained.task.draw(4, 8)
-    for one, other in zip(trained.task.actor.model.parameters(), trained.model.parameters(), strict=True):
+    trained.objective.draw(4, 8)
+    for one, other in zip(trained.objective.actor.model.parameters(), trained.model.parameters(), strict=True):
         assert torch.equal(one, other)
 
 
@@ -255,12 +255,12 @@ def test_samples_may_be_drawn_at_another_horizon_if_asked(tmp_path):
     """Then ratios are those of the two horizons."""
     trained = made(tmp_path, planner(), horizon="fixed:2", sampling_horizon="fixed:16")
     ((piece,),) = next(iter(trained.batches()))
-    assert trained.task.actor.model.config.horizon == 16
+    assert trained.objective.actor.model.config.horizon == 16
     assert trained.model.config.horizon == 2
     with torch.no_grad():
-        assert (trained.task.logprobs(trained.model, piece) - piece.old).abs().max() > 1e-4
+        assert (trained.objective.logprobs(trained.model, piece) - piece.old).abs().max() > 1e-4
         adapter.set_horizon(trained.model, 16)
-        assert torch.equal(trained.task.logprobs(trained.model, piece), piece.old)
+        assert torch.equal(trained.objective.logprobs(trained.model, piece), piece.old)
 
 
 def test_any_model_answers(tmp_path):
@@ -272,7 +272,7 @@ def test_any_model_answers(tmp_path):
     assert trained.news()["length"] > 1
     few = Actor(net, tokenizer(), "cpu", limit=3, tokens=12, bf16=False)
     many = Actor(net, tokenizer(), "cpu", limit=3, tokens=1000, bf16=False)
-    prompts = trained.task.questions.prompts
+    prompts = trained.objective.questions.prompts
     assert [x.tokens for x in few.answers(prompts, range(10), 1.0)] == [
         x.tokens for x in many.answers(prompts, range(10), 1.0)
     ]

@@ -244,7 +244,7 @@ def two_processes(name, out, dies=False):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sudoku", "fine-tuning", "fine-tuning of inserted layers"])
+@pytest.mark.parametrize("name", [name for name, engine in ENGINES.items() if engine.joins])
 def test_another_number_of_processes(name, tmp_path):
     """What two processes began, two resume to the bit, and one resumes too; and two end where one does."""
     engine, first = ENGINES[name], tmp_path / "killed"

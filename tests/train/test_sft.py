@@ -14,8 +14,8 @@ from tests.train.conftest import ADAPTER
 from tests.train.tiny import model, tokenizer
 from ttcnet.nn.horizon import parse
 from ttcnet.train import sft
+from ttcnet.train.answers import Answers, packed
 from ttcnet.train.example_store import examples_of
-from ttcnet.train.fine_tuning import Answers, packed
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of trl, datasets and transformers, to each other
 
@@ -104,7 +104,7 @@ def test_gradients_that_are_no_numbers_end_the_run(make, tmp_path):
 
 def test_horizons_are_drawn_step_by_step(make, monkeypatch):
     seen = []
-    monkeypatch.setattr("ttcnet.train.fine_tuning.adapter.set_horizon", lambda _, steps: seen.append(steps))
+    monkeypatch.setattr("ttcnet.train.answers.adapter.set_horizon", lambda _, steps: seen.append(steps))
     sft.fine_tune(make(horizon="uniform:1,32", seed=3), model(), tokenizer())
     sampler = parse("uniform:1,32", seed=3)
     assert seen == [sampler.at(step) for step in range(6)]
@@ -114,7 +114,7 @@ def test_horizons_are_drawn_step_by_step(make, monkeypatch):
 def test_a_model_that_has_its_layers_goes_on_planning(make, monkeypatch):
     """With nothing more inserted, horizons are drawn as before, and its own is kept."""
     seen = []
-    monkeypatch.setattr("ttcnet.train.fine_tuning.adapter.set_horizon", lambda _, steps: seen.append(steps))
+    monkeypatch.setattr("ttcnet.train.answers.adapter.set_horizon", lambda _, steps: seen.append(steps))
     net = adapter.insert(model(), adapter.TTCAdapterConfig(**ADAPTER, horizon=5))
     with raises("has-layers", "insert", "ttc"):
         sft.fine_tune(make(), net, tokenizer())

@@ -13,8 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tests.raising import raises
 from tests.train import jobs
 from tests.train.tiny import model
-from ttcnet.models.lean import Weights, without_weights
 from ttcnet.models.loading import causal_lm
+from ttcnet.models.sharded_loading import Weights, without_weights
 from ttcnet.processes import count, join_job, leave_job, rank
 from ttcnet.train.sharding import gathered, shard
 
@@ -49,7 +49,7 @@ class Peak:
         self.most = max(self.most, own_memory()) - self.before
 
 
-def load(folder, lean):
+def load(folder, in_pieces):
     """A process of a job loads the base, and leaves its peak beside it."""
     torch.set_num_threads(1)
     device = join_job("cpu")
@@ -57,14 +57,14 @@ def load(folder, lean):
     shard(small, device, bf16=False)  # so that all that this needs is imported
     files.fill(small, names)
     with Peak() as peak:
-        if lean:
+        if in_pieces:
             net, files, names = without_weights(str(folder / "large"), torch.float32)
             shard(net, device, bf16=False)
             files.fill(net, names)
         else:
             net = causal_lm(str(folder / "large"), torch.float32)
-    (folder / f"{lean}-{count()}-{rank()}.json").write_text(json.dumps(peak.most))
-    if lean:
+    (folder / f"{in_pieces}-{count()}-{rank()}.json").write_text(json.dumps(peak.most))
+    if in_pieces:
         assert all(isinstance(parameter, DTensor) for parameter in net.parameters())
         whole, expected = gathered(net), causal_lm(str(folder / "large"), torch.float32)
         if rank() == 0:
@@ -91,9 +91,10 @@ def test_processes_hold_one_copy_in_all(processes, models):
     """Whole loading, measured in the same way, takes a copy in each."""
     size = 4 * sum(parameter.numel() for parameter in LlamaForCausalLM(LlamaConfig(**SIZES)).parameters())
     sums = {}
-    for lean in (True, False):
-        assert jobs.job(processes, load, models, lean) == [0] * processes
-        sums[lean] = sum(json.loads(file.read_text()) for file in models.glob(f"{lean}-{processes}-*.json")) / size
+    for in_pieces in (True, False):
+        assert jobs.job(processes, load, models, in_pieces) == [0] * processes
+        peaks = (json.loads(file.read_text()) for file in models.glob(f"{in_pieces}-{processes}-*.json"))
+        sums[in_pieces] = sum(peaks) / size
     print(f"{processes} processes, copies in all: {sums[True]:.2f}; each loading the whole: {sums[False]:.2f}")
     assert sums[True] < 1.3
     assert sums[False] > 0.9 * processes

@@ -13,10 +13,10 @@ from tests.raising import raises
 from tests.train.engines import boards as some_boards
 from ttcnet import tensor_file
 from ttcnet.models import TTCNetForCellClassification
-from ttcnet.tasks.sudoku.settings import ARCHITECTURES, TrainConfig
+from ttcnet.tasks.sudoku.settings import ARCHITECTURES, SudokuTraining
 from ttcnet.train.sudoku import learner, train, trained_model
 
-TINY = TrainConfig(steps=6, batch=4, layers=2, width=32, heads=2, dropout=0.1, augmentation="relabel+reveal")
+TINY = SudokuTraining(steps=6, batch=4, layers=2, width=32, heads=2, dropout=0.1, augmentation="relabel+reveal")
 LOOPED = replace(TINY, layers=1, loops=4, interleave="2:1", supervision="loop", zero_init=True, inserted_lr=1e-3)
 
 CARRIED = replace(LOOPED, recall=True, loops_per_step=2)
@@ -54,9 +54,9 @@ def test_boards_stay_for_several_steps(boards):
     """With 2 of 4 loops a step, half of the boards are new, and the others continue."""
     config = replace(CARRIED, dropout=0.0, lr=0.0, final_lr=0.0, weight_decay=0.0)
     trained = learner(config, boards)
-    first, second = (trained.task.feed.at(step)[0] for step in (0, 1))
+    first, second = (trained.objective.feed.at(step)[0] for step in (0, 1))
     trained.advance()
-    carried = trained.task.carried
+    carried = trained.objective.carried
     assert torch.equal(carried["puzzles"][:2], first)
     assert (carried["labels"][2:] == -100).all()  # there were no boards before
     trained.advance()
@@ -145,14 +145,14 @@ QUICK = ("ttc", "transformer")  # the others' mixers learn in test_mixers too
     [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ARCHITECTURES],
 )
 def test_every_architecture_learns(architecture, boards):
-    learn(TrainConfig(architecture, steps=60, batch=8, layers=2, width=32, heads=2, lr=3e-3, ema=0), boards)
+    learn(SudokuTraining(architecture, steps=60, batch=8, layers=2, width=32, heads=2, lr=3e-3, ema=0), boards)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_architecture_learns_in_loops(architecture, boards):
     sizes = dict(layers=1, loops=4, width=32, heads=2)
-    learn(TrainConfig(architecture, steps=90, batch=8, lr=3e-3, ema=0, supervision="loop", **sizes), boards)
+    learn(SudokuTraining(architecture, steps=90, batch=8, lr=3e-3, ema=0, supervision="loop", **sizes), boards)
 
 
 def learn(config, boards):

@@ -14,7 +14,7 @@ from ttcnet.extras import require
 
 require("transformers", "models", "ttcnet.adapter")
 
-from ttcnet.models.depth import horizon, set_horizon  # noqa: E402
+from ttcnet.models.horizon_and_loops import horizon, set_horizon  # noqa: E402
 
 from .config import TTCAdapterConfig  # noqa: E402
 from .control import (  # noqa: E402

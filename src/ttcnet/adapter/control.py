@@ -1,5 +1,5 @@
-"""Use a model with inserted layers: enable and disable them, and choose what is trained. ttcnet.models.depth sets the
-horizon.
+"""Use a model with inserted layers: enable and disable them, and choose what is trained.
+`ttcnet.models.horizon_and_loops` sets the horizon.
 
 All of these find the layers inside wrappers too, such as PEFT's, torch.compile's or DistributedDataParallel.
 """

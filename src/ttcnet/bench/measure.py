@@ -23,6 +23,7 @@ import numpy
 import torch
 from torch import Tensor
 
+from ttcnet.errors import fail
 from ttcnet.testing.errors import cast, differentiate, fill, relative_errors, weights
 from ttcnet.testing.regimes import draw
 
@@ -52,9 +53,9 @@ class Point:
 
     def __post_init__(self) -> None:
         if self.problems < 1 or (self.problems > self.heads and self.problems % self.heads):
-            rule = f"problems must be a multiple of {self.heads} heads, or 1 to {self.heads}"
+            rule = f"must be a multiple of {self.heads} heads, or 1 to {self.heads}"
             closest = self.heads * max(1, math.ceil(self.problems / self.heads))
-            raise ValueError(f"{rule}; got {self.problems}. Use {closest}.")
+            fail("problems", rule, self.problems, f"Use {closest}.", "out-of-range")
 
     @property
     def tokens(self) -> int:

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 from torch import Tensor
 
+from ttcnet.errors import fail
 from ttcnet.lqr import ModulatedLQR, plan, solve
 from ttcnet.testing.errors import Provider
 
@@ -49,17 +50,22 @@ _INSTALL = {"mpc.pytorch": "pip install --no-deps mpc==0.0.6"}  # it pins an old
 _CPU_ONLY = ("diffilqrax",)
 
 
-def why_not(name: str, device: str) -> str | None:
-    """Why a provider cannot run here, and what to do, or None if it can."""
+def check_provider(name: str, device: str) -> None:
+    """Fail if a provider cannot run here."""
     if name not in PROVIDERS:
-        return f"provider must be one of {', '.join(PROVIDERS)}; got {name!r}."
-    if name in _PACKAGES and find_spec(_PACKAGES[name]) is None:
-        return f"provider {name} is not installed here. Install it with: {_INSTALL.get(name, f'pip install {name}')}"
+        fail("provider", f"must be one of {', '.join(PROVIDERS)}", repr(name), "Use one of those.", "unknown-name")
+    if not _is_installed(name):
+        remedy = f"Install it with: {_INSTALL.get(name, f'pip install {name}')}"
+        fail("provider", "must be installed here", name, remedy, "package")
     if name in _CPU_ONLY and device != "cpu":
-        return f"provider {name} is measured on the CPU only; got --device {device}. Leave it out, or use --device cpu."
-    return None
+        remedy = "Leave it out, or pass --device cpu."
+        fail("provider", "must be one that is measured on such a device", f"{name} on {device}", remedy, "device")
 
 
 def installed(device: str = "cpu") -> list[str]:
     """The providers that can run here."""
-    return [name for name in PROVIDERS if why_not(name, device) is None]
+    return [name for name in PROVIDERS if _is_installed(name) and (device == "cpu" or name not in _CPU_ONLY)]
+
+
+def _is_installed(name: str) -> bool:
+    return name not in _PACKAGES or find_spec(_PACKAGES[name]) is not None

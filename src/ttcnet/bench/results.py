@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ttcnet.environment import commit, machine, versions
+from ttcnet.settings import check_settings
 from ttcnet.writing import is_stream, write_csv
 
 from .measure import Outcome, Point
@@ -49,19 +50,15 @@ def write(rows: list[Row], path: Path) -> None:
     write_csv(path, rows)
 
 
-def resume(path: Path, where: Row) -> list[Row]:
-    """The lines of an interrupted run, or a ValueError if they were not measured as they would be now."""
+def measured(path: Path, where: Row) -> list[Row]:
+    """The lines of an interrupted run, which must have been measured as they would be now."""
     if not path.exists() or is_stream(path):
         return []
-    rows = read(path)
+    rows, names = read(path), where.keys() - {"date"}
     for row in rows:
-        for name in where:
-            if name != "date" and row.get(name) != where[name]:
-                was = row.get(name, "not recorded")
-                raise ValueError(
-                    f"--resume needs measurements of the same machine, versions and commit; {path} has {name} "
-                    f"{was!r} and here it is {where[name]!r}. Leave --resume out to measure everything anew."
-                )
+        then, now = ({name: each.get(name) for name in sorted(names)} for each in (row, where))
+        remedy = "Leave --resume out to measure everything anew."
+        check_settings(path, then, now, "measurements", field="machine, versions and commit", remedy=remedy)
     return rows
 
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from ttcnet.errors import fail
+
 from .measure import Outcome, Point
 
 Shape = tuple[int, int]  # problems, horizon
@@ -31,7 +33,7 @@ def expand(names: Iterable[str]) -> list[tuple[str, Shape]]:
     chosen = list(dict.fromkeys(name for given in names for name in (SWEEPS if given == "all" else [given])))
     for name in chosen:
         if name not in SWEEPS:
-            raise ValueError(f"sweep must be one of all, {', '.join(SWEEPS)}; got {name!r}. Use one of those.")
+            fail("sweep", f"must be one of all, {', '.join(SWEEPS)}", repr(name), "Use one of those.", "unknown-name")
     return [(name, shape) for name in chosen for shape in SWEEPS[name]]
 
 

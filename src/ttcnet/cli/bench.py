@@ -18,13 +18,13 @@ from rich.table import Table
 
 from ttcnet import command_options as options
 from ttcnet.bench.measure import Outcome, Point, measure
-from ttcnet.bench.providers import OURS, PEERS, PROVIDERS, installed, why_not
-from ttcnet.bench.results import Row, line, parse, resume, stamp, write
+from ttcnet.bench.providers import OURS, PEERS, PROVIDERS, check_provider, installed
+from ttcnet.bench.results import Row, line, measured, parse, stamp, write
 from ttcnet.bench.sweeps import SWEEPS, History, expand
-from ttcnet.errors import whole_number
+from ttcnet.errors import errors_as_sentences, fail, whole_number
 from ttcnet.terminal.console import Commands, say
 from ttcnet.terminal.progress_bars import Bar
-from ttcnet.testing.regimes import REGIMES
+from ttcnet.testing.regimes import REGIMES, check_regime
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -35,6 +35,7 @@ def main() -> None:
 
 
 @app.command()
+@errors_as_sentences()
 def lqr(
     provider: Annotated[list[str] | None, typer.Option(help=f"Who: {', '.join(PROVIDERS)}.")] = None,
     horizon: Annotated[list[int] | None, typer.Option(min=1, help="Steps to plan; 8, 32 and 128 if not given.")] = None,
@@ -51,30 +52,26 @@ def lqr(
     ] = None,
     limit: Annotated[float, typer.Option(help="Seconds for one measurement; what would take longer is skipped.")] = 300,
     out: Annotated[Path, typer.Option(help="CSV file to write, after every measurement.")] = Path("bench/lqr.csv"),
-    go_on: Annotated[bool, typer.Option("--resume", help="Keep what is in the file and measure the rest.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep what is in the file and measure the rest.")] = False,
 ) -> None:
     """Planning, forward and backward, float32, n = m = 16: time, peak memory, error against float64, and the part of
     the time (forward / both passes) that the device needs at least, at the rates of a matrix product and of a copy."""
-    if regime not in REGIMES:
-        raise typer.BadParameter(f"regime must be one of {', '.join(REGIMES)}; got {regime!r}.")
+    check_regime(regime)
     _check(device, out)
     if sweep and (shape or horizon or problems):
-        raise typer.BadParameter("--sweep has shapes of its own. Leave out --shape, --horizon and --problems.")
+        remedy = "Leave them out: a sweep has shapes of its own."
+        fail("sweep", "must be without shape, horizon and problems", ", ".join(sweep), remedy, "conflict")
     chosen = provider or _usual(device, in_sweep=bool(sweep))
     for name in chosen:
-        if (reason := why_not(name, device)) is not None:
-            raise typer.BadParameter(reason)
-    try:
-        shapes = expand(sweep) if sweep else [("custom", one) for one in _shapes(shape, problems, horizon)]
-        points = [
-            Point(name, regime, count, steps, device=device, sweep=sweep_name)
-            for sweep_name, (count, steps) in shapes
-            for name in chosen
-        ]
-        where = stamp()
-        rows = resume(out, where) if go_on else []
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+        check_provider(name, device)
+    shapes = expand(sweep) if sweep else [("custom", one) for one in _shapes(shape, problems, horizon)]
+    points = [
+        Point(name, regime, count, steps, device=device, sweep=sweep_name)
+        for sweep_name, (count, steps) in shapes
+        for name in chosen
+    ]
+    where = stamp()
+    rows = measured(out, where) if resume else []
     console = Console(width=max(Console().width, 110))
     repeat_for = (0.2 if sweep else 2.0) if seconds is None else seconds
     try:
@@ -109,11 +106,12 @@ def _measure_all(
 def _check(device: str, out: Path, otherwise: str = "--device cpu") -> None:
     """Before anything is measured."""
     if device not in ("cpu", "cuda"):
-        raise typer.BadParameter(f"device must be cpu or cuda; got {device!r}.")
+        fail("device", "must be cpu or cuda", repr(device), f"Pass {otherwise}.", "unknown-name")
     if device == "cuda" and not options.gpus():
-        raise typer.BadParameter(f"device must be one that torch sees, and it sees no CUDA device. Pass {otherwise}.")
+        fail("device", "must be one that torch sees", "cuda, and it sees none", f"Pass {otherwise}.", "device")
     if out.is_dir():
-        raise typer.BadParameter(f"out must be a file; got {out}, which is a folder. Name a file in it.")
+        value = f"{out}, which is a folder"
+        fail("out", "must be a file", value, "Name a file in it.", "not-writable", IsADirectoryError)
 
 
 def _usual(device: str, in_sweep: bool) -> list[str]:
@@ -133,11 +131,12 @@ def _numbers(text: str, names: tuple[str, ...]) -> tuple[int, ...]:
     found = tuple(whole_number(part) for part in text.split("x"))
     if len(found) != len(names) or not all(found):
         example = "x".join(("65536", "8", "16", "16")[: len(names)])
-        raise ValueError(f"shape must be {' x '.join(names)}; got {text[:40]!r}. Write it as {example}.")
+        fail("shape", f"must be {' x '.join(names)}", repr(text[:40]), f"Write it as {example}.", "format")
     return found  # type: ignore[return-value]
 
 
 @app.command()
+@errors_as_sentences()
 def forms(
     shape: Annotated[
         list[str] | None, typer.Option(help="problems x horizon x n x m, as 65536x8x16x16; many if not given.")
@@ -150,12 +149,8 @@ def forms(
     `lqr/kernels/fused_forms.py` should choose on this GPU."""
     from ttcnet.bench.forms import SHAPES, measure_forms
 
-    if regime not in REGIMES:
-        raise typer.BadParameter(f"regime must be one of {', '.join(REGIMES)}; got {regime!r}.")
-    try:
-        shapes = [_numbers(text, ("problems", "horizon", "n", "m")) for text in shape] if shape else SHAPES
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    check_regime(regime)
+    shapes = [_numbers(text, ("problems", "horizon", "n", "m")) for text in shape] if shape else SHAPES
     _check("cuda", out, "it on a machine with a GPU")
     rows: list[Row] = []
     where = stamp()
@@ -181,6 +176,7 @@ def _form_line(form: str, shape: tuple[int, ...], found: dict[str, Any]) -> str:
 
 
 @app.command()
+@errors_as_sentences()
 def layer(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
     blocks: Annotated[int, typer.Option(min=1, help="Blocks of the model.")] = 12,
@@ -196,7 +192,7 @@ def layer(
 
     _check(device, out)
     if width % heads:
-        raise typer.BadParameter(f"width must be a multiple of heads, {heads}; got {width}.")
+        fail("width", f"must be a multiple of the {heads} heads", width, "Pass a multiple.", "conflict")
     rows: list[Row] = []
     where = stamp()
     for point in points(blocks, width, heads, batch, length, device):
@@ -208,6 +204,7 @@ def layer(
 
 
 @app.command()
+@errors_as_sentences()
 def decode(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
     shape: Annotated[str, typer.Option(help="8B, the shape of Llama 3, or tiny.")] = "8B",
@@ -221,7 +218,7 @@ def decode(
     from ttcnet.bench.decode import SHAPES, measure_decoding
 
     if shape not in SHAPES:
-        raise typer.BadParameter(f"shape must be one of {', '.join(SHAPES)}; got {shape!r}.")
+        fail("shape", f"must be one of {', '.join(SHAPES)}", repr(shape), "Use one of those.", "unknown-name")
     _check(device, out, "--device cpu --shape tiny")
     rows: list[Row] = []
     where = stamp()

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ttcnet.command_options import Device, usable
 from ttcnet.errors import errors_as_sentences
 from ttcnet.extras import require
-from ttcnet.tasks.sudoku.settings import ARCHITECTURES, TrainConfig
+from ttcnet.tasks.sudoku.settings import ARCHITECTURES, SudokuTraining
 from ttcnet.terminal.console import say, tell
 
-if TYPE_CHECKING:
-    from ttcnet.train.run import Run
-
-OPTIONS = [each.name for each in fields(TrainConfig) if each.name not in ("warm_up", "clip")]  # those of the command
+OPTIONS = [each.name for each in fields(SudokuTraining) if each.name not in ("warm_up", "clip")]  # those of the command
 Data = Annotated[Path, typer.Option(help="CSV of puzzle,solution, plain or gzip.")]
 
 
@@ -25,50 +22,50 @@ def train(
     given: typer.Context,
     data: Data,
     out: Annotated[Path, typer.Option(help="Folder of the run. A run that is there already is resumed.")],
-    architecture: Annotated[str, typer.Option(help=", ".join(ARCHITECTURES))] = TrainConfig.architecture,
-    steps: Annotated[int, typer.Option(help="Batches to train on.")] = TrainConfig.steps,
-    batch: Annotated[int, typer.Option(help="Boards in a batch.")] = TrainConfig.batch,
-    lr: Annotated[float, typer.Option(help="Highest learning rate.")] = TrainConfig.lr,
-    final_lr: Annotated[float, typer.Option(help="Learning rate at the end.")] = TrainConfig.final_lr,
-    weight_decay: Annotated[float, typer.Option(help="AdamW's.")] = TrainConfig.weight_decay,
-    dropout: Annotated[float, typer.Option(help="Share of each branch to drop.")] = TrainConfig.dropout,
+    architecture: Annotated[str, typer.Option(help=", ".join(ARCHITECTURES))] = SudokuTraining.architecture,
+    steps: Annotated[int, typer.Option(help="Batches to train on.")] = SudokuTraining.steps,
+    batch: Annotated[int, typer.Option(help="Boards in a batch.")] = SudokuTraining.batch,
+    lr: Annotated[float, typer.Option(help="Highest learning rate.")] = SudokuTraining.lr,
+    final_lr: Annotated[float, typer.Option(help="Learning rate at the end.")] = SudokuTraining.final_lr,
+    weight_decay: Annotated[float, typer.Option(help="AdamW's.")] = SudokuTraining.weight_decay,
+    dropout: Annotated[float, typer.Option(help="Share of each branch to drop.")] = SudokuTraining.dropout,
     augmentation: Annotated[
         str, typer.Option(help="none, relabel, relabel+reveal or all+reveal.")
-    ] = TrainConfig.augmentation,
-    ema: Annotated[float, typer.Option(help="Running average of the weights; 0 for none.")] = TrainConfig.ema,
-    horizon: Annotated[int, typer.Option(help="Steps that TTC layers look ahead.")] = TrainConfig.horizon,
-    layers: Annotated[int, typer.Option(help="Blocks.")] = TrainConfig.layers,
-    width: Annotated[int, typer.Option(help="Width of a cell.")] = TrainConfig.width,
-    heads: Annotated[int, typer.Option(help="Heads, of attention and of TTC.")] = TrainConfig.heads,
-    ttc_heads: Annotated[int | None, typer.Option(help="Those of TTC, if not as many.")] = TrainConfig.ttc_heads,
-    loops: Annotated[int, typer.Option(help="Times that the blocks are applied.")] = TrainConfig.loops,
-    recall: Annotated[bool, typer.Option("--recall", help="Every loop sees the puzzle again.")] = TrainConfig.recall,
+    ] = SudokuTraining.augmentation,
+    ema: Annotated[float, typer.Option(help="Running average of the weights; 0 for none.")] = SudokuTraining.ema,
+    horizon: Annotated[int, typer.Option(help="Steps that TTC layers look ahead.")] = SudokuTraining.horizon,
+    layers: Annotated[int, typer.Option(help="Blocks.")] = SudokuTraining.layers,
+    width: Annotated[int, typer.Option(help="Width of a cell.")] = SudokuTraining.width,
+    heads: Annotated[int, typer.Option(help="Heads, of attention and of TTC.")] = SudokuTraining.heads,
+    ttc_heads: Annotated[int | None, typer.Option(help="Those of TTC, if not as many.")] = SudokuTraining.ttc_heads,
+    loops: Annotated[int, typer.Option(help="Times that the blocks are applied.")] = SudokuTraining.loops,
+    recall: Annotated[bool, typer.Option("--recall", help="Every loop sees the puzzle again.")] = SudokuTraining.recall,
     loops_per_step: Annotated[
         int | None, typer.Option(help="Loops of a training step, all if not given. Needs --recall.")
-    ] = TrainConfig.loops_per_step,
+    ] = SudokuTraining.loops_per_step,
     interleave: Annotated[
         str | None,
         typer.Option(help="8:1 inserts a layer into the last of every 8 blocks, in every loop; 8:1 or fewer."),
-    ] = TrainConfig.interleave,
+    ] = SudokuTraining.interleave,
     supervision: Annotated[
         str, typer.Option(help="A loss after every block, after every loop, or at the end.")
-    ] = TrainConfig.supervision,
+    ] = SudokuTraining.supervision,
     context: Annotated[
         str, typer.Option(help="What TTC layers write their problems from: token or head.")
-    ] = TrainConfig.context,
+    ] = SudokuTraining.context,
     zero_init: Annotated[
         bool, typer.Option("--zero-init", help="Inserted layers put out zero at first.")
-    ] = TrainConfig.zero_init,
+    ] = SudokuTraining.zero_init,
     inserted_lr: Annotated[
         float | None, typer.Option(help="--lr of inserted layers, if it is another.")
-    ] = TrainConfig.inserted_lr,
+    ] = SudokuTraining.inserted_lr,
     decay_bases: Annotated[
         bool, typer.Option(help="Weight decay on the bases of TTC layers too.")
-    ] = TrainConfig.decay_bases,
+    ] = SudokuTraining.decay_bases,
     mlp_width: Annotated[
         int | None, typer.Option(help="Inside the MLP of a block; 8/3 of the width.")
-    ] = TrainConfig.mlp_width,
-    seed: Annotated[int, typer.Option(help="Of weights, batches and dropout.")] = TrainConfig.seed,
+    ] = SudokuTraining.mlp_width,
+    seed: Annotated[int, typer.Option(help="Of weights, batches and dropout.")] = SudokuTraining.seed,
     save_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 1000,
     minutes: Annotated[float | None, typer.Option(help="Save and stop after so many, to resume another time.")] = None,
     device: Device = "auto",
@@ -78,46 +75,25 @@ def train(
     from ttcnet.tasks.sudoku.data import read
 
     with errors_as_sentences():
-        config = TrainConfig(**{name: given.params[name] for name in OPTIONS})
+        config = SudokuTraining(**{name: given.params[name] for name in OPTIONS})
         boards = read(data)
         tell(f"{len(boards):,} boards. Loading torch ...")
         require("transformers", "models", "ttcnet sudoku")
-        from contextlib import ExitStack
-
         from ttcnet.processes import is_first_process, join_job, leave_job
         from ttcnet.train import sudoku
+        from ttcnet.train.trackers import tensorboard_if_there
 
         place, done, first = join_job(usable(device)), 0, is_first_process()
-        with ExitStack() as opened:
-            writer: Any = None
 
-            def report(_: Run, trained: Any, news: dict[str, float]) -> None:
-                nonlocal done, writer
-                done = trained.step
-                if writer is None:  # not before the folder is ours
-                    writer = opened.enter_context(_tensorboard(out))
-                for name, value in news.items():
-                    writer.add_scalar(name, value, trained.step)
+        def report(_: Any, trained: Any, news: dict[str, float]) -> None:
+            nonlocal done
+            done = trained.step
 
-            options = dict(every=10 if place == "cpu" else 100, save_every=save_every, minutes=minutes)
-            sudoku.train(config, boards, out, place, report=report, **options)  # type: ignore[arg-type]
+        options: dict[str, Any] = dict(every=10 if place == "cpu" else 100, save_every=save_every, minutes=minutes)
+        sudoku.train(config, boards, out, place, report_to=tensorboard_if_there(), report=report, **options)
         leave_job()
     if first and 0 < done < steps:
         say(f"Stopped at step {done:,} of {steps:,}. Give the command again to resume.")
     elif first:
         again = f"ttcnet sudoku eval {out / 'model'} --data FILE"
         say(f"Trained. The model is in {out / 'model'}; evaluate it with: {again}")
-
-
-def _tensorboard(folder: Path) -> Any:
-    """TensorBoard's writer, or one that writes nothing where it is not installed."""
-    from contextlib import nullcontext
-    from importlib.util import find_spec
-    from types import SimpleNamespace
-
-    if find_spec("tensorboard") is None:
-        say("Without TensorBoard, which pip install 'ttcnet[train]' brings; log.jsonl has the same.", err=True)
-        return nullcontext(SimpleNamespace(add_scalar=lambda *_: None))
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(folder / "tensorboard"))

@@ -11,9 +11,9 @@ from typing import Any
 
 from ttcnet.errors import fail, whole_number
 from ttcnet.reading import Row, is_unicode, rows
+from ttcnet.tasks.chat import ANSWERS as SOLUTIONS
+from ttcnet.tasks.chat import PROMPTS as PROBLEMS
 from ttcnet.tasks.math.stated import HASHES, stated
-from ttcnet.train.examples import ANSWERS as SOLUTIONS
-from ttcnet.train.examples import PROMPTS as PROBLEMS
 
 from .settings import Parts, Source
 from .stages import Content, Stage

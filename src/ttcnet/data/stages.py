@@ -12,7 +12,6 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -20,6 +19,7 @@ from rich.progress import Progress
 
 from ttcnet.errors import fail
 from ttcnet.reading import check_fields, read_json, rows
+from ttcnet.settings import check_settings
 from ttcnet.writing import replacing, write_json
 
 from .settings import fixed
@@ -98,13 +98,13 @@ class StageFolder:
         self.counts: Content = facts | {"stages": {}}
         if (path / COUNTS).exists():
             self.counts["stages"] = done = read_json(path / COUNTS, REMEDY, stages=dict)["stages"]
-            for name, spec in zip_longest(done, specs[: len(done)]):
-                check_fields(f"{path / COUNTS}: stages: {name}", done[name], REMEDY, **FIELDS)
-                if spec is None or name != spec.name or done[name]["settings"] != fixed(spec.settings):
-                    remedy = "Give the settings that it was started with, or choose another folder."
-                    rule = f"must be those of the run in {path}"
-                    fail("settings", rule, f"others for its stage {name}", remedy, "settings-changed")
-                now, then = _digests(spec.sources), done[name].get("files", {})  # which older runs do not have
+            for name, stage in done.items():
+                check_fields(f"{path / COUNTS}: stages: {name}", stage, REMEDY, **FIELDS)
+            again = {spec.name: fixed(spec.settings) for spec in specs[: len(done)]}
+            began = {name: stage["settings"] for name, stage in done.items()}
+            check_settings(path, {"stages": [*began]} | began, {"stages": [*again]} | again)
+            for (name, stage), spec in zip(done.items(), specs, strict=False):
+                now, then = _digests(spec.sources), stage.get("files", {})  # which older runs do not have
                 check_fields(f"{path / COUNTS}: stages: {name}", {"files": then}, REMEDY, files=dict)
                 for file in now.keys() & then.keys():
                     if now[file] != then[file]:

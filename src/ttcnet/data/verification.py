@@ -18,6 +18,7 @@ from typing import Any
 from ttcnet.chat_client import Endpoint, Failed, Request
 from ttcnet.errors import fail
 from ttcnet.reading import check_fields
+from ttcnet.settings import check_settings
 from ttcnet.tasks.math import verdict
 from ttcnet.tasks.math.prompts import COT
 
@@ -77,10 +78,11 @@ class Log:
             entry = _entry(path, line, whole > 0)
             if whole:
                 self._count(entry, whole)
-            elif entry != self._settings:
-                self._file.close()
+            else:
+                if entry != self._settings:
+                    self._file.close()
                 remedy = f"Give the settings that it was started with, or remove {path} to start verification anew."
-                fail("verify", f"must be as it was: {entry}", self._settings, remedy, "settings-changed")
+                check_settings(path, entry, self._settings, "verification", field="verify", remedy=remedy)
             whole += len(line)
         self._file.truncate(whole)
 

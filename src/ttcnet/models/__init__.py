@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelF
 from .cache import MixerCache  # noqa: E402
 from .cells import TTCNetForCellClassification  # noqa: E402
 from .configuration import TTCNetConfig  # noqa: E402
-from .depth import horizon, loops, set_horizon, set_loops  # noqa: E402
+from .horizon_and_loops import horizon, loops, set_horizon, set_loops  # noqa: E402
 from .language import TTCNetForCausalLM  # noqa: E402
 from .modeling import TTCNetModel  # noqa: E402
 

@@ -17,7 +17,7 @@ from .attention import Attending
 from .blocks import Block, Recall
 from .cache import MixerCache, check_loops_of_cache
 from .configuration import TTCNetConfig
-from .depth import check_loops
+from .horizon_and_loops import check_loops
 from .hub import card
 from .masks import real_tokens, refuse_others, refuse_packing
 from .pretrained import Conventions

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from statistics import NormalDist
 
-from ttcnet.bounds import check_reach
+from ttcnet.bounds import check_horizon
 from ttcnet.errors import check_integer, fail
 
 
@@ -77,7 +77,7 @@ class PoissonLogNormal(Sampler):
 
     def __init__(self, mean: float = 8, sigma: float = 0.1, max: int = 32, *, seed: int = 0) -> None:  # noqa: A002
         super().__init__(seed)
-        self.max = _reach("max", max, 1, "Pass the longest horizon of training, such as max=32.")
+        self.max = _horizon("max", max, 1, "Pass the longest horizon of training, such as max=32.")
         self.mean = _number("mean", mean)
         self.sigma = _number("sigma", sigma)
         if not 0 < self.mean <= self.max:
@@ -105,7 +105,7 @@ class Uniform(Sampler):
     def __init__(self, min: int = 1, max: int = 32, *, seed: int = 0) -> None:  # noqa: A002
         super().__init__(seed)
         self.min = check_integer("min", min, 1, "The shortest plan has one step.")
-        self.max = _reach("max", max, self.min, "Pass the longest horizon of training, such as max=32.")
+        self.max = _horizon("max", max, self.min, "Pass the longest horizon of training, such as max=32.")
 
     def _sample(self, random: Random) -> int:
         return self.min + int(random.random() * (self.max - self.min + 1))
@@ -119,7 +119,7 @@ class Fixed(Sampler):
 
     def __init__(self, horizon: int = 8, *, seed: int = 0) -> None:
         super().__init__(seed)
-        self.max = _reach("horizon", horizon, 1, "The shortest plan has one step.")
+        self.max = _horizon("horizon", horizon, 1, "The shortest plan has one step.")
 
     def _sample(self, random: Random) -> int:
         return self.max
@@ -168,9 +168,9 @@ def _poisson(rate: float, random: Random, limit: int) -> int:
     return count
 
 
-def _reach(field: str, value: object, least: int, remedy: str) -> int:
+def _horizon(field: str, value: object, least: int, remedy: str) -> int:
     steps = check_integer(field, value, least, remedy)
-    check_reach(field, steps)
+    check_horizon(field, steps)
     return steps
 
 

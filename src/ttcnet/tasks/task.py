@@ -119,12 +119,6 @@ def read_examples(task: Task, limit: int | None = None) -> list[Example]:
     return examples
 
 
-def conversation(prompt: str, system: str = "") -> list[dict[str, str]]:
-    """The messages that put a prompt. There is no system message if `system` is empty."""
-    opening = [{"role": "system", "content": system}] if system else []
-    return [*opening, {"role": "user", "content": prompt}]
-
-
 def digest(examples: Iterable[Example]) -> str:
     """A fingerprint of questions and answers, by which a run notices other data."""
     text = json.dumps([(each.text, each.answer, *([each.data] if each.data else [])) for each in examples])

@@ -22,10 +22,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
+from ttcnet.errors import fail
 from ttcnet.lqr import ModulatedLQR
 
 REGIMES = ("fresh", "trained", "slow", "constant", "singular")
 COSTS = ("full", "low", "none", "axes")
+
+
+def check_regime(name: str) -> None:
+    """Fail if there is no such regime."""
+    if name not in REGIMES:
+        fail("regime", f"must be one of {', '.join(REGIMES)}", repr(name), "Use one of those.", "unknown-name")
 
 
 def draw(
@@ -39,8 +46,7 @@ def draw(
     per_head: bool = False,
 ) -> ModulatedLQR:
     """A family in the given regime, float64, on the CPU. per_head gives every head its own B and Q."""
-    if regime not in REGIMES:
-        raise ValueError(f"regime must be one of {', '.join(REGIMES)}; got {regime!r}. Use one of those.")
+    check_regime(regime)
     m = n if m is None else m
     generator = torch.Generator().manual_seed(seed)
     small = regime == "fresh"

@@ -95,7 +95,7 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def check_carried(tensors: Mapping[str, Tensor], carried: dict[str, Tensor], source: str = "checkpoint") -> None:
-    """Fail unless the tensors that a task carries from step to step are there, in their shapes."""
+    """Fail unless the tensors that an objective carries from step to step are there, in their shapes."""
     for name, x in carried.items():
         value = tensors.get(f"task/{name}")
         if value is None or value.shape != x.shape or value.dtype != x.dtype or not value.isfinite().all():

@@ -1,9 +1,6 @@
 """Training examples for fine-tuning: from rows of a file or of the Hub to tokens, with the loss on answers alone.
 
-A row is a conversation, {"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}, or as
-many sets of the Hub have it, {"conversations": [{"from": "human", "value": ...}, {"from": "gpt", "value": ...}]}; or a
-pair: a prompt (also called problem or question) and a solution (also called completion or response). Nothing is cut:
-rows that are too long are left out and counted.
+`ttcnet.tasks.chat` says what a row may be. Nothing is cut: rows that are too long are left out and counted.
 """
 
 from __future__ import annotations
@@ -16,14 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jinja2 import TemplateError
 
 from ttcnet.errors import fail
-from ttcnet.reading import Row, is_unicode
+from ttcnet.reading import Row
+from ttcnet.tasks.chat import Messages, by_template, conversation, without_template
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-PROMPTS, ANSWERS = ("prompt", "problem", "question"), ("solution", "completion", "response")
-ROLES = ("system", "user", "assistant", "tool")
-OTHER_ROLES = {"human": "user", "gpt": "assistant"}
 IGNORED = -100  # the label of a token that is not learned
 SHOWN = 5  # faults that a message names
 AT_ONCE = 512  # rows that are made tokens together
@@ -71,41 +66,7 @@ class Examples:
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "rows"}
 
 
-def conversation(row: dict[str, Any], system: str | None = None) -> list[dict[str, str]]:
-    """The messages of a row, with a system prompt first if one is given. A ValueError says what is wrong with the
-    row."""
-    if "messages" in row or "conversations" in row:
-        turns = row["messages"] if "messages" in row else row["conversations"]
-        if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
-            raise ValueError("messages is no list of objects")
-        messages = []
-        for turn in turns:
-            role, content = turn.get("role", turn.get("from")), turn.get("content", turn.get("value"))
-            role = OTHER_ROLES.get(str(role), role)
-            if role not in ROLES:
-                raise ValueError(f"a role is {role!r}, not one of {', '.join(ROLES)}")
-            if not isinstance(content, str):
-                raise ValueError(f"the content of a {role} message is no text")
-            messages.append({"role": role, "content": content})
-        if not any(message["role"] == "assistant" and message["content"].strip() for message in messages):
-            raise ValueError("no assistant message holds an answer")
-    else:
-        prompt = next((row[key] for key in PROMPTS if isinstance(row.get(key), str)), None)
-        answer = next((row[key] for key in ANSWERS if isinstance(row.get(key), str)), None)
-        if prompt is None or not prompt.strip():
-            raise ValueError(f"no prompt: it needs messages, or a text called {' or '.join(PROMPTS)}")
-        if answer is None or not answer.strip():
-            raise ValueError(f"no answer: it needs a text called {' or '.join(ANSWERS)}")
-        messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
-    for message in messages:
-        if not is_unicode(message["content"]):
-            raise ValueError(f"half a letter in the {message['role']} message, which is no Unicode")
-    if system is not None and messages[0]["role"] != "system":
-        messages = [{"role": "system", "content": system}, *messages]
-    return messages
-
-
-def tokenize(messages: list[dict[str, str]], tokenizer: Any) -> Example:
+def tokenize(messages: Messages, tokenizer: Any) -> Example:
     """A conversation as tokens. Labels are the tokens that an assistant writes, including the end of its turn."""
     [found] = _tokenized([messages], tokenizer)
     if isinstance(found, ValueError):
@@ -113,19 +74,7 @@ def tokenize(messages: list[dict[str, str]], tokenizer: Any) -> Example:
     return found
 
 
-def prompt(messages: list[dict[str, str]], tokenizer: Any) -> list[int]:
-    """A conversation up to the point where an assistant writes: what `tokenize` puts before its answer."""
-    if tokenizer.chat_template is None:
-        return _plain([*messages, {"role": "assistant", "content": ""}], tokenizer, end=False).input_ids
-    try:
-        [ids] = _template(tokenizer, [messages], add_generation_prompt=True)
-    except TemplateError as error:
-        remedy = "Use other roles; --system '' asks without a system prompt."
-        fail("the prompt", "must be such as the model's chat template takes", error, remedy, "chat-template")
-    return ids
-
-
-def _tokenized(many: list[list[dict[str, str]]], tokenizer: Any) -> list[Example | ValueError]:
+def _tokenized(many: list[Messages], tokenizer: Any) -> list[Example | ValueError]:
     """`tokenize` for many conversations, which is faster. Errors are returned."""
     if tokenizer.chat_template is None:
         return [_plain(messages, tokenizer) for messages in many]
@@ -135,10 +84,10 @@ def _tokenized(many: list[list[dict[str, str]]], tokenizer: Any) -> list[Example
         for turn, message in enumerate(messages)
         if message["role"] == "assistant"
     ]
-    wholes = _template(tokenizer, many)
-    befores = _template(tokenizer, [many[row][:turn] for row, turn in turns], add_generation_prompt=True)
+    wholes = by_template(tokenizer, many)
+    befores = by_template(tokenizer, [many[row][:turn] for row, turn in turns], add_generation_prompt=True)
     inner = [(row, turn) for row, turn in turns if turn + 1 < len(many[row])]
-    afters = dict(zip(inner, _template(tokenizer, [many[row][: turn + 1] for row, turn in inner]), strict=True))
+    afters = dict(zip(inner, by_template(tokenizer, [many[row][: turn + 1] for row, turn in inner]), strict=True))
     found: list[Example | ValueError] = [Example(ids, [IGNORED] * len(ids)) for ids in wholes]
     for (row, turn), before in zip(turns, befores, strict=True):
         ids, after = wholes[row], afters.get((row, turn), wholes[row])
@@ -152,34 +101,11 @@ def _tokenized(many: list[list[dict[str, str]]], tokenizer: Any) -> list[Example
     return found
 
 
-def _template(tokenizer: Any, many: list[list[dict[str, str]]], **options: Any) -> list[list[int]]:
-    if not many:
-        return []
-    try:
-        found = tokenizer.apply_chat_template(many, tokenize=True, return_dict=False, **options)
-    except TemplateError:
-        raise  # it refuses a row
-    except Exception as error:  # a program of the model's, which may raise anything
-        raise TemplateError(f"{type(error).__name__}: {error}") from error
-    if not isinstance(found, list) or not all(isinstance(ids, list) and ids for ids in found):
-        raise TemplateError("it makes nothing of a conversation")
-    return found
-
-
-def _plain(messages: list[dict[str, str]], tokenizer: Any, end: bool = True) -> Example:
-    """Without a chat template: the texts one below the other, and the end-of-text token after the last if `end` is
-    true."""
-    ids: list[int] = list(tokenizer("").input_ids)  # what the tokenizer starts every text with
-    labels = [IGNORED] * len(ids)
-    for place, message in enumerate(messages):
-        last = place == len(messages) - 1
-        text = message["content"] + ("" if last else "\n")
-        part = tokenizer(text, add_special_tokens=False).input_ids if text else []
-        if last and end and tokenizer.eos_token_id is not None:
-            part = [*part, tokenizer.eos_token_id]
-        ids += part
-        labels += part if message["role"] == "assistant" else [IGNORED] * len(part)
-    return Example(ids, labels)
+def _plain(messages: Messages, tokenizer: Any) -> Example:
+    """Without a chat template."""
+    parts = without_template(messages, tokenizer)
+    labels = [ids if role == "assistant" else [IGNORED] * len(ids) for ids, role in parts]
+    return Example([token for ids, _ in parts for token in ids], [label for part in labels for label in part])
 
 
 def _examples(
@@ -188,7 +114,7 @@ def _examples(
     """Every row with its example, or with what is wrong with it."""
     left = iter(source)
     while rows := list(islice(left, AT_ONCE)):
-        good, conversations = list[Row](), list[list[dict[str, str]]]()
+        good, conversations = list[Row](), list[Messages]()
         for row in rows:
             try:
                 conversations.append(conversation(row.content, system))

@@ -1,4 +1,4 @@
-"""A model that learns a task by AdamW, step by step: by one process or several, compiled, captured as a CUDA graph."""
+"""A model that learns by AdamW, step by step: by one process or several, compiled, captured as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .checkpoint import (
 Batch = Sequence[Any]  # of tensors and numbers; those of a step that is captured are tensors alone
 
 
-class Task(Protocol):
+class Objective(Protocol):
     """What a learner learns: data, a loss, and what the log says of them."""
 
     steps: int
@@ -55,13 +55,13 @@ class Task(Protocol):
 
 
 class Learner:
-    """Its state after a step depends on the task and the seed alone.
+    """Its state after a step depends on the objective and the seed alone.
 
     A captured step, optimizer and all, is one CUDA graph, which is replayed on a stream of its own: learners on one GPU
     run side by side (and then share the GPU's random numbers, for dropout).
 
     Args:
-        task: what is learned.
+        objective: what is learned.
         model: on the CPU or on its device, where it is put; or spread over the processes (`sharding`).
         groups: of parameters, for AdamW, with a "share" of the learning rate.
         clip: the greatest norm of the gradients.
@@ -73,7 +73,7 @@ class Learner:
 
     def __init__(
         self,
-        task: Task,
+        objective: Objective,
         model: nn.Module,
         groups: list[dict[str, Any]],
         device: torch.device | str,
@@ -85,8 +85,8 @@ class Learner:
         captured: bool = False,
         may_skip: bool = False,
     ) -> None:
-        self.task, self.model, self.device = task, model, torch.device(device)
-        self.step, self.steps, self.seed, self.clip, self.ema = 0, task.steps, seed, clip, ema
+        self.objective, self.model, self.device = objective, model, torch.device(device)
+        self.step, self.steps, self.seed, self.clip, self.ema = 0, objective.steps, seed, clip, ema
         sharded = any(is_spread(parameter) for parameter in model.parameters())
         if not sharded:
             nn.Module.to(model, self.device)
@@ -100,16 +100,17 @@ class Learner:
         self.bf16 = bf16 and not sharded  # FSDP2 has seen to it
         self._trained = trained_parameters(self.model)
         self.average = [p.detach().clone() for p in self._trained.values()] if ema else []
-        self.sums = torch.zeros(2 + task.counts, device=self.device)  # of loss, norm of the gradients, counts
+        self.sums = torch.zeros(2 + objective.counts, device=self.device)  # of loss, norm of the gradients, counts
         self._since = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stream = torch.cuda.Stream() if captured else None
-        self._fixed = [x.clone() for x in task.begin(0)[0]] if captured else []  # where a captured step reads its batch
+        # where a captured step reads its batch
+        self._fixed = [x.clone() for x in objective.begin(0)[0]] if captured else []
         seed_all(seed)  # of dropout
 
     def advance(self) -> None:
         """Take one step."""
-        rate = self.task.rate(self.step)
+        rate = self.objective.rate(self.step)
         if self._stream is None:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate * group["share"]
@@ -118,7 +119,7 @@ class Learner:
             for batches in self.batches():
                 self._compute(batches)
         else:
-            (batch,) = self.task.begin(self.step)
+            (batch,) = self.objective.begin(self.step)
             self._stream.wait_stream(torch.cuda.current_stream())
             for part in batch:
                 part.record_stream(self._stream)  # their memory stays theirs until this stream has read them
@@ -132,14 +133,14 @@ class Learner:
 
     def batches(self) -> Iterable[Sequence[Batch]]:
         """Those of a step, for one update of the weights after the other."""
-        yield self.task.begin(self.step)
+        yield self.objective.begin(self.step)
 
     def _compute(self, batches: Sequence[Batch]) -> None:
         losses, counts = torch.zeros((), device=self.device), torch.zeros_like(self.sums[2:])
         for place, batch in enumerate(batches):
             with self._unsynchronized(place + 1 < len(batches)):
                 with torch.autocast(self.device.type, torch.bfloat16, self.bf16, cache_enabled=self._stream is None):
-                    loss, counted = self.task.loss(self.parallel, *batch)
+                    loss, counted = self.objective.loss(self.parallel, *batch)
                 loss.backward()
             losses, counts = losses + loss.detach(), counts + counted
         norm = whole(clip_grad_norm_(self._trained.values(), self.clip))
@@ -184,7 +185,7 @@ class Learner:
         """All tensors that a step changes."""
         averages = zip(self._trained, self.average, strict=False)
         others = {f"average/{name}": x for name, x in averages} | {
-            f"task/{name}": x for name, x in self.task.carried.items()
+            f"task/{name}": x for name, x in self.objective.carried.items()
         }
         return model_state(self.model, self.optimizer) | others
 
@@ -201,16 +202,16 @@ class Learner:
         if self.average and (missing := [name for name in self._trained if f"average/{name}" not in tensors]):
             value, remedy = f"none of {', '.join(missing)[:200]}", "It is damaged: delete it."
             fail(source, "must hold the average of every weight", value, remedy, code="damaged")
-        check_carried(tensors, self.task.carried, source)
+        check_carried(tensors, self.objective.carried, source)
         restore_model(tensors, self.model, self.optimizer, source)
-        for name, x in self.task.carried.items():
+        for name, x in self.objective.carried.items():
             x.copy_(tensors[f"task/{name}"])
         for name, x in zip(self._trained, self.average, strict=False):
             x.copy_(read_like(tensors, f"average/{name}", x, source))
         self.step = self._since = step
 
     def news(self) -> dict[str, float]:
-        """What the task says of the steps since the last call. A loss that is not finite is an error."""
+        """What the objective says of the steps since the last call. A loss that is not finite is an error."""
         self.finish_step()
         loss, norm, *counted = total(self.sums).tolist()
         steps = max(self.step - self._since, 1)
@@ -222,7 +223,7 @@ class Learner:
                     "Lower lr, or look for what is odd in the data or in the model. The last checkpoint is from before."
                 )
                 fail(what, "must be a finite number", f"{number} at step {self.step}", remedy, code="diverged")
-        return self.task.news(self.step, steps, loss / steps / count(), counted)
+        return self.objective.news(self.step, steps, loss / steps / count(), counted)
 
     def describe(self, news: dict[str, float]) -> str:
-        return self.task.describe(news)
+        return self.objective.describe(news)

@@ -26,7 +26,7 @@ STATUS = 128 + signal.SIGTERM
 
 
 class Trainable(Protocol):
-    """What the loop drives: something that is trained step by step. `Learner` is one, for a model and a task."""
+    """What the loop drives: something that is trained step by step. `Learner` is one, for a model and an objective."""
 
     step: int  # that were taken
     steps: int  # that it takes in all

@@ -20,7 +20,8 @@ from ttcnet.environment import provenance
 from ttcnet.errors import fail, whole_number
 from ttcnet.locking import owned
 from ttcnet.processes import check_shared, is_first_process, of_first, rank, together
-from ttcnet.reading import check_fields, check_settings, read_json
+from ttcnet.reading import check_fields, read_json
+from ttcnet.settings import check_settings
 from ttcnet.terminal.console import tell
 from ttcnet.writing import put, temporary, write_bytes, write_json
 

@@ -21,7 +21,7 @@ class FineTuning:
 
     Args:
         model: a folder or a name of the Hub.
-        data: a JSON Lines file or a dataset of the Hub; see `ttcnet.train.examples`.
+        data: a JSON Lines file or a dataset of the Hub; see `ttcnet.tasks.chat`.
         out: the folder of the run.
         split: the split of a dataset of the Hub.
         system: the system prompt of rows that have none.
@@ -45,7 +45,7 @@ class FineTuning:
         check_pointing: recompute activations in the backward pass, to save memory.
         compiled: use torch.compile.
         save_every: steps between checkpoints. The last `keep` of them are kept.
-        report_to: a tracker of transformers: none, tensorboard, wandb, ...
+        report_to: where lines of the log are sent as well: none, tensorboard, wandb, ...; see `ttcnet.train.trackers`.
     """
 
     model: str

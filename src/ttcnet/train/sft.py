@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate import Accelerator
-from accelerate.tracking import get_available_trackers
 from torch import nn
 
 from ttcnet import adapter
 from ttcnet.adapter import TTCAdapterConfig
 from ttcnet.command_options import usable
 from ttcnet.errors import fail
-from ttcnet.models.lean import without_weights
 from ttcnet.models.loading import causal_lm, tokenizer_of
+from ttcnet.models.sharded_loading import without_weights
 from ttcnet.nn import ttc_layers
 from ttcnet.nn.horizon import parse
 from ttcnet.nn.options import CONTEXTS
@@ -27,13 +25,14 @@ from ttcnet.terminal.console import tell
 from ttcnet.torch_settings import avoid_cudnn, compiling_up_to
 
 from . import loop
+from .answers import Answers
 from .example_store import examples_of
 from .examples import check_examples
-from .fine_tuning import Answers
 from .learner import Learner
 from .run import Run
 from .settings import FineTuning
 from .sharding import check_launcher, gathered, shard
+from .trackers import check_tracker, tracking
 
 if TYPE_CHECKING:
     from .grpo.settings import Reinforcement
@@ -58,7 +57,7 @@ def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None, *, t
     options: dict[str, Any] = dict(results=[RESULTS[config.train]], may_grow=[length], keep=config.keep)
     with loop.on_sigterm(loop.stop_at_once):
         device = join_job("cpu" if os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true" else usable("auto"))
-        options |= dict(free=["sharded"], defaults={"weights": "float32"})
+        options |= dict(free=["sharded", "report_to"], defaults={"weights": "float32"})
         with Run(Path(config.out), _settings(config), **options) as run:
             return _fine_tune(config, run, device, model, tokenizer, trust_remote_code)
 
@@ -84,7 +83,7 @@ def _fine_tune(config: FineTuning, run: Run, device: str, model: Any, tokenizer:
     own = (
         adapter.horizon(model, model.config.horizon) if ttc_layers(model) else nullcontext()
     )  # not that of the last step
-    with own, _compiling(config), _tracked(config, run) as report:
+    with own, _compiling(config), tracking(config.report_to, run.folder) as report:
         loop.train((run, trained), every=config.log_every, save_every=config.save_every, report=report)
     save_result(trained.model, tokenizer, config, run)
     if examples.too_long:
@@ -96,9 +95,9 @@ def learner(model: Any, examples: Any, config: FineTuning, device: str) -> Learn
     """A learner for a model with its inserted layers."""
     if config.check_pointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    task = Answers(model.train(), examples, config)
+    objective = Answers(model.train(), examples, config)
     may_skip = not config.check_pointing
-    return Learner(task, model, task.groups(), device, seed=config.seed, bf16=config.bf16, may_skip=may_skip)
+    return Learner(objective, model, objective.groups(), device, seed=config.seed, bf16=config.bf16, may_skip=may_skip)
 
 
 def _settings(config: FineTuning) -> dict[str, Any]:
@@ -113,19 +112,6 @@ def _settings(config: FineTuning) -> dict[str, Any]:
     return found
 
 
-@contextmanager
-def _tracked(config: FineTuning, run: Run) -> Iterator[loop.Report | None]:
-    """Yields a function that sends lines of the log to TensorBoard, Weights & Biases and the like, through
-    accelerate."""
-    if config.report_to == "none":
-        yield None
-        return
-    tracker = Accelerator(log_with=config.report_to, project_dir=run.folder)
-    tracker.init_trackers("ttcnet")
-    yield lambda _, trained, news: tracker.log(news, step=trained.step)
-    tracker.end_training()
-
-
 def _check(config: FineTuning) -> None:
     """Check what is known before anything is loaded."""
     check_launcher()
@@ -137,10 +123,7 @@ def _check(config: FineTuning) -> None:
     if config.batch % (config.device_batch * count()):
         rule = f"must be a multiple of device_batch {config.device_batch} times {count()} processes"
         fail("batch", rule, config.batch, "Pass a multiple.", "conflict")
-    known = ("none", "all", *map(str, get_available_trackers()))
-    if config.report_to not in known:
-        remedy = "Use one of those, or install the package of another."
-        fail("report_to", f"must be one of {', '.join(known)}", repr(config.report_to), remedy, "unknown-name")
+    check_tracker(config.report_to)
 
 
 def _load(config: FineTuning, trust_remote_code: bool) -> tuple[Any, Callable[[nn.Module], None] | None]:

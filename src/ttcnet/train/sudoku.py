@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,24 +15,24 @@ from ttcnet.nn.context import BASES
 from ttcnet.processes import count, is_first_process, rank
 from ttcnet.tasks.sudoku.data import Boards
 from ttcnet.tasks.sudoku.feed import Feed
-from ttcnet.tasks.sudoku.settings import TrainConfig
+from ttcnet.tasks.sudoku.settings import SudokuTraining
 from ttcnet.tensor_file import digest
 
 from . import loop
 from .learner import Learner
 from .run import Run
 from .schedule import parameter_groups, warm_up_and_cosine
+from .trackers import tracking
 
 MODEL = "model"  # the result of a run
 
 
-class Sudoku:
-    """The task: boards, and the loss on their masked cells. In a distributed job every process has a share of each
-    batch."""
+class SudokuObjective:
+    """Boards, and the loss on their masked cells. In a distributed job every process has a share of each batch."""
 
     counts = 2  # right cells, masked cells
 
-    def __init__(self, config: TrainConfig, boards: Boards, device: torch.device | str = "cpu") -> None:
+    def __init__(self, config: SudokuTraining, boards: Boards, device: torch.device | str = "cpu") -> None:
         self.config, self.steps = config, config.steps
         if config.batch % count():
             remedy = "Pass a multiple, or start fewer processes."
@@ -92,10 +91,10 @@ class Sudoku:
         return f"{self.config.architecture}: loss {news['loss']:.3f}, {100 * news['cells']:.1f} % of cells"
 
 
-def learner(config: TrainConfig, boards: Boards, device: torch.device | str = "cpu") -> Learner:
+def learner(config: SudokuTraining, boards: Boards, device: torch.device | str = "cpu") -> Learner:
     """A new model that learns. On a GPU its blocks are compiled; with one process its steps are captured as a CUDA
     graph."""
-    task, place = Sudoku(config, boards, device), torch.device(device)
+    objective, place = SudokuObjective(config, boards, device), torch.device(device)
     torch.manual_seed(config.seed)
     model = TTCNetForCellClassification(config.model()).train()
     on_gpu = place.type == "cuda"
@@ -113,17 +112,17 @@ def learner(config: TrainConfig, boards: Boards, device: torch.device | str = "c
 
     groups = parameter_groups(model, config.weight_decay, spared=spared, apart=inserted, share=share)
     options: dict[str, Any] = dict(seed=config.seed, clip=config.clip, ema=config.ema)
-    return Learner(task, model, groups, place, bf16=on_gpu, captured=on_gpu and count() == 1, **options)
+    return Learner(objective, model, groups, place, bf16=on_gpu, captured=on_gpu and count() == 1, **options)
 
 
-def run_of(config: TrainConfig, boards: Boards, out: Path, **options: Any) -> Run:
+def run_of(config: SudokuTraining, boards: Boards, out: Path, **options: Any) -> Run:
     """The run of a configuration. A digest of the boards is one of its settings, so that other boards are refused."""
     named = digest({"puzzles": torch.from_numpy(boards.puzzles), "solutions": torch.from_numpy(boards.solutions)})
     return Run(out, asdict(config) | {"boards": named}, **({"results": [MODEL]} | options))
 
 
 def train(
-    config: TrainConfig,
+    config: SudokuTraining,
     boards: Boards,
     out: Path,
     device: torch.device | str = "cpu",
@@ -131,14 +130,22 @@ def train(
     every: int = 100,
     save_every: int = 1000,
     minutes: float | None = None,
-    report: Callable[[Run, Any, dict[str, float]], None] | None = None,
+    report_to: str = "none",
+    report: loop.Report | None = None,
 ) -> TTCNetForCellClassification:
     """Train, or resume where a killed run stopped: the result is the same. The folder gets settings.json, log.jsonl,
-    the last checkpoint, and model/ at the end. After `minutes` it saves and stops, to resume another time."""
-    with run_of(config, boards, out) as run:
+    the last checkpoint, and model/ at the end. After `minutes` it saves and stops, to resume another time. Lines of the
+    log go to the tracker `report_to` as well, and to `report`."""
+    with run_of(config, boards, out) as run, tracking(report_to, out) as track:
+
+        def reported(*line: Any) -> None:
+            track(*line)
+            if report is not None:
+                report(*line)
+
         trained = learner(config, boards, device)
         options: dict[str, Any] = dict(every=every, save_every=save_every, listen_every=every)
-        finished = loop.train((run, trained), minutes=minutes, report=report, **options)
+        finished = loop.train((run, trained), minutes=minutes, report=reported, **options)
         model = trained_model(trained)
         if finished:
             with run.result(MODEL) as folder:
@@ -150,7 +157,7 @@ def train(
 def trained_model(trained: Learner) -> TTCNetForCellClassification:
     """A copy of the model with the averaged weights, in evaluation mode."""
     trained.finish_step()
-    model = TTCNetForCellClassification(trained.task.config.model())  # type: ignore[attr-defined]
+    model = TTCNetForCellClassification(trained.objective.config.model())  # type: ignore[attr-defined]
     nn.Module.to(model, trained.device)
     model.load_state_dict(trained.model.state_dict())
     if trained.average:

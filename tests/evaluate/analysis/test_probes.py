@@ -11,13 +11,13 @@ from ttcnet.evaluate.analysis.probes import Labelled, _accuracy, planned_states,
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.tasks.sudoku import Boards, generate
 from ttcnet.tasks.sudoku.feed import labelled
-from ttcnet.tasks.sudoku.settings import TrainConfig
+from ttcnet.tasks.sudoku.settings import SudokuTraining
 from ttcnet.tasks.sudoku.step_by_step import plan_values
 
 
 def model(architecture="ttc"):
     torch.manual_seed(0)
-    config = TrainConfig(architecture, layers=2, width=32, heads=2)
+    config = SudokuTraining(architecture, layers=2, width=32, heads=2)
     return TTCNetForCellClassification(config.model()).eval()
 
 
@@ -46,7 +46,7 @@ def test_in_loops_there_are_states_for_every_time():
     """TTC in passes 2 and 4 of 4: the first time is what 2 loops have alone."""
     torch.manual_seed(0)
     net = TTCNetForCellClassification(
-        TrainConfig(layers=1, loops=4, interleave="2:1", width=32, heads=2).model()
+        SudokuTraining(layers=1, loops=4, interleave="2:1", width=32, heads=2).model()
     ).eval()
     boards = generate(3, seed=0)
     data = Labelled(*labelled(boards))

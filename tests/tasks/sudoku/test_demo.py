@@ -19,7 +19,7 @@ from ttcnet.tasks.sudoku.evaluation import evaluate
 from ttcnet.tasks.sudoku.metrics import Rate
 from ttcnet.tasks.sudoku.samples import FILE
 from ttcnet.tasks.sudoku.samples import samples as sudoku_samples
-from ttcnet.tasks.sudoku.settings import TrainConfig
+from ttcnet.tasks.sudoku.settings import SudokuTraining
 from ttcnet.tasks.sudoku.shipped import FOLDER
 from ttcnet.tasks.sudoku.step_by_step import Move, settling
 
@@ -91,7 +91,7 @@ def test_a_full_board_is_a_game_without_moves(model):
 def looped(tmp_path_factory):
     """A model of one block, applied eight times, with TTC in every other."""
     torch.manual_seed(0)
-    config = TrainConfig(layers=1, loops=8, interleave="2:1", width=32, heads=2).model()
+    config = SudokuTraining(layers=1, loops=8, interleave="2:1", width=32, heads=2).model()
     folder = tmp_path_factory.mktemp("looped")
     TTCNetForCellClassification(config).eval().save_pretrained(folder)
     return folder
@@ -128,9 +128,9 @@ def test_what_is_compared_is_what_a_model_can_do(looped):
         "horizon": [(8, 0), (8, 1), (8, 4), (8, 8), (8, 16)],
     }
     assert [pair[0] for pair in demo.settings(net, 4)["loops"]] == [1, 2, 4, 8, 16]
-    flat = TTCNetForCellClassification(TrainConfig(architecture="transformer", layers=2, width=32, heads=2).model())
+    flat = TTCNetForCellClassification(SudokuTraining(architecture="transformer", layers=2, width=32, heads=2).model())
     assert demo.settings(flat) == {"": [(1, 4)]}
-    assert list(demo.settings(TTCNetForCellClassification(TrainConfig(layers=2, width=32, heads=2).model()))) == [
+    assert list(demo.settings(TTCNetForCellClassification(SudokuTraining(layers=2, width=32, heads=2).model()))) == [
         "horizon"
     ]
 

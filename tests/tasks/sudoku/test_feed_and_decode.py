@@ -11,9 +11,9 @@ from ttcnet.models import TTCNetForCellClassification
 from ttcnet.tasks.sudoku import generate
 from ttcnet.tasks.sudoku.decode import cell_by_cell, in_one_pass
 from ttcnet.tasks.sudoku.feed import STEPS_AT_ONCE, Feed
-from ttcnet.tasks.sudoku.settings import TrainConfig
+from ttcnet.tasks.sudoku.settings import SudokuTraining
 
-TINY = TrainConfig(steps=6, batch=4, layers=2, width=32, heads=2, dropout=0.1, augmentation="relabel+reveal")
+TINY = SudokuTraining(steps=6, batch=4, layers=2, width=32, heads=2, dropout=0.1, augmentation="relabel+reveal")
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def weights(model):
 
 
 def test_a_looped_model_has_the_size_that_it_is_known_by():
-    model = TTCNetForCellClassification(TrainConfig("transformer", layers=1, loops=32).model())
+    model = TTCNetForCellClassification(SudokuTraining("transformer", layers=1, loops=32).model())
     assert sum(parameter.numel() for parameter in model.parameters()) == 214_345
 
 
@@ -101,32 +101,6 @@ def test_strings_in_strings_out(boards):
     assert len(solved) == 81
     assert all(given in ("0", digit) for given, digit in zip(puzzle, solved, strict=True))
     assert sudoku.solve(model, []) == []
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "field", "value"),
-    [
-        (dict(architecture="lstm"), "unknown-name", "architecture", "'lstm'"),
-        (dict(augmentation="mirror"), "unknown-name", "augmentation", "'mirror'"),
-        (dict(steps=0), "too-small", "steps", "0"),
-        (dict(ttc_heads=0), "too-small", "ttc_heads", "0"),
-        (dict(architecture="gdn", ttc_heads=8), "conflict", "ttc_heads", "8"),
-        (dict(architecture="gdn", zero_init=True), "conflict", "zero_init", "True"),
-        (dict(architecture="gdn", interleave="1:1"), "conflict", "interleave", "1:1"),
-        (dict(loops=0), "too-small", "loops", "0"),
-        (dict(supervision="often"), "unknown-name", "supervision", "'often'"),
-        (dict(context="world"), "unknown-name", "context", "'world'"),
-        (dict(inserted_lr=-1.0), "out-of-range", "inserted_lr", r"\-1\.0"),
-        (dict(ema=1.0), "out-of-range", "ema", r"1\.0"),
-        (dict(lr=-1.0), "out-of-range", "lr", r"\-1\.0"),
-        (dict(final_lr=float("inf")), "out-of-range", "final_lr", "inf"),
-        (dict(weight_decay=float("nan")), "out-of-range", "weight_decay", "nan"),
-        (dict(seed=2**50), "out-of-range", "seed", "1125899906842624"),
-    ],
-)
-def test_bad_configurations(options, code, field, value):
-    with raises(code, field, value):
-        TrainConfig(**options)
 
 
 def test_batches_larger_than_the_data(boards):

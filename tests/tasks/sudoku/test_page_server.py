@@ -26,7 +26,7 @@ from ttcnet.tasks.sudoku import generate, parse
 from ttcnet.tasks.sudoku.decode import probabilities
 from ttcnet.tasks.sudoku.page_answers import answer
 from ttcnet.tasks.sudoku.page_server import serve
-from ttcnet.tasks.sudoku.settings import TrainConfig
+from ttcnet.tasks.sudoku.settings import SudokuTraining
 from ttcnet.tasks.sudoku.solver import verdict
 from ttcnet.tasks.sudoku.step_by_step import Move, moves, plan_values, settling
 
@@ -38,14 +38,14 @@ PUZZLE = "5300700006001950000980000608000600034008030017000200060600002800004190
 @pytest.fixture(scope="module")
 def model():
     torch.manual_seed(0)
-    return TTCNetForCellClassification(TrainConfig(layers=2, width=32, heads=2).model()).eval()
+    return TTCNetForCellClassification(SudokuTraining(layers=2, width=32, heads=2).model()).eval()
 
 
 @pytest.fixture(scope="module")
 def looped():
     """A looped model without plans."""
     torch.manual_seed(0)
-    config = TrainConfig(architecture="transformer", layers=2, loops=6, width=32, heads=2).model()
+    config = SudokuTraining(architecture="transformer", layers=2, loops=6, width=32, heads=2).model()
     return TTCNetForCellClassification(config).eval()
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from ttcnet.environment import provenance
 from ttcnet.errors import fail, not_finite
 from ttcnet.extras import require
-from ttcnet.models.depth import horizon_of
+from ttcnet.models.horizon_and_loops import horizon_of
 from ttcnet.reading import rows
 from ttcnet.tasks.statistics import Mean
 from ttcnet.terminal.console import tell

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ttcnet.errors import fail, not_finite
 from ttcnet.models.decoding import batches
-from ttcnet.models.depth import horizon
+from ttcnet.models.horizon_and_loops import horizon
 from ttcnet.tasks.statistics import Mean, average, ratio
 from ttcnet.train.examples import IGNORED, Example, padded
 

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ttcnet.errors import fail
-from ttcnet.models.depth import horizon
+from ttcnet.models.horizon_and_loops import horizon
 from ttcnet.nn import TTCLayer, ttc_layers
 from ttcnet.reading import Row
-from ttcnet.tasks.task import conversation as put
-from ttcnet.train.examples import conversation, prompt
+from ttcnet.tasks.chat import conversation, prompt, question
 
 from ..runs.storage import generations, problems_of, settings_of
 
@@ -51,7 +50,7 @@ class Trajectory(NamedTuple):
 
 
 def written(source: Iterable[Row]) -> Iterator[Text]:
-    """Of rows such as {"problem": ..., "solution": ...}; see `ttcnet.train.examples` for other names of the fields."""
+    """Of rows such as {"problem": ..., "solution": ...}; see `ttcnet.tasks.chat` for other names of the fields."""
     for place, content in source:
         try:
             *before, last = conversation(content)
@@ -73,7 +72,7 @@ def generated(folder: Path, steps: int | None = None) -> Iterator[Text]:
         fail("horizon", rule, steps, "Name one of them.", "unknown-name")
     for line in lines:
         if len(known) == 1 or line["horizon"] == steps:
-            yield Text(put(asked[line["problem"]].text, system), line["text"])
+            yield Text(question(asked[line["problem"]].text, system), line["text"])
 
 
 def questions(texts: Iterable[Text], tokenizer: Any, limit: int | None = None, longest: int | None = None) -> Questions:

@@ -15,11 +15,11 @@ from ttcnet.adapter.folder import with_adapter
 from ttcnet.command_options import usable
 from ttcnet.errors import fail
 from ttcnet.models.decoding import Decoded, decode, ends_of
-from ttcnet.models.depth import set_horizon
+from ttcnet.models.horizon_and_loops import set_horizon
 from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.nn import ttc_layers
+from ttcnet.tasks.chat import prompt
 from ttcnet.torch_settings import avoid_cudnn
-from ttcnet.train.examples import prompt
 
 from .base import CUT, Answer, Ask, Groups, Sampling, Watch, unwatched
 

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 from ttcnet.adapter.folder import with_adapter
 from ttcnet.command_options import usable
 from ttcnet.errors import fail, not_finite
-from ttcnet.models.depth import horizon, horizon_of
+from ttcnet.models.horizon_and_loops import horizon, horizon_of
 from ttcnet.models.loading import Whole
 from ttcnet.torch_settings import avoid_cudnn
 

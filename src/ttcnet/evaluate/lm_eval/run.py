@@ -25,7 +25,8 @@ from ttcnet.locking import owned
 from ttcnet.model_names import loading, reason
 from ttcnet.models.loading import check_files
 from ttcnet.processes import is_first_process
-from ttcnet.reading import check_settings, read_json
+from ttcnet.reading import read_json
+from ttcnet.settings import check_settings
 from ttcnet.tasks import NAMES
 from ttcnet.terminal.console import tell
 from ttcnet.writing import write_json, write_lines

@@ -20,7 +20,8 @@ from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 from ttcnet.errors import fail
 from ttcnet.reading import is_unicode
 from ttcnet.tasks import Example, Task, Verdict
-from ttcnet.tasks.task import conversation, digest
+from ttcnet.tasks.chat import question
+from ttcnet.tasks.task import digest
 from ttcnet.terminal.progress_bars import Bar, Description
 
 from ..engines.base import FAILED, Answer, Ask, Engine, Sampling
@@ -77,7 +78,7 @@ class RunConfig:
 
     def ask(self, key: Key) -> Ask:
         name = f"problem {key.problem} of {self.name}, sample {key.sample}"
-        messages = conversation(self.task.prompt(self.example(key)), self.system)
+        messages = question(self.task.prompt(self.example(key)), self.system)
         return Ask(messages, seed_of(self.seed, key.problem, key.sample), name=name)
 
     def settings(self) -> dict[str, Any]:

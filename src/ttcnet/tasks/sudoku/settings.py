@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from ttcnet.errors import fail
 from ttcnet.nn.options import SUPERVISION, check_context
+from ttcnet.settings import check_type
 
 if TYPE_CHECKING:
     from ttcnet.models import TTCNetConfig
@@ -28,8 +29,8 @@ LARGEST_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True)
-class TrainConfig:
-    """A run. Sizes, batch and learning rates are the paper's.
+class SudokuTraining:
+    """Settings of a run of `ttcnet sudoku train`. Sizes, batch and learning rates are the paper's.
 
     Args:
         architecture: one of ARCHITECTURES; "mlp" has an MLP of as many parameters in TTC's place.
@@ -83,6 +84,8 @@ class TrainConfig:
     mlp_width: int | None = None
 
     def __post_init__(self) -> None:
+        for name, hint in get_type_hints(type(self)).items():
+            check_type(hint, getattr(self, name), name)
         if self.architecture not in ARCHITECTURES:
             rule = f"must be one of {', '.join(ARCHITECTURES)}"
             fail("architecture", rule, repr(self.architecture), "Use one of those.", "unknown-name")

@@ -1,4 +1,4 @@
-"""The task of `ttcnet grpo`: learn from samples of the policy itself, by what they earn beside those of their group."""
+"""The objective of `ttcnet grpo`: learn from samples of the policy, by what they earn beside those of their group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ttcnet import adapter
 from ttcnet.errors import fail
 from ttcnet.lqr.arithmetic import working_dtype
-from ttcnet.models.depth import horizon, horizon_of, set_horizon
+from ttcnet.models.horizon_and_loops import horizon, horizon_of, set_horizon
 from ttcnet.nn.horizon import parse
 from ttcnet.processes import count, rank, total
 from ttcnet.terminal.console import tell
@@ -60,7 +60,7 @@ class Piece:
 
 
 class Policy:
-    """The task. Examples come in an order that depends on the seed alone, all of them once an epoch; samples depend on
+    """Examples come in an order that depends on the seed alone, all of them once an epoch; samples depend on
     the seed, the step and the weights."""
 
     counts = len(COUNTED)
@@ -237,13 +237,13 @@ class Policy:
 class PolicyLearner(Learner):
     """A model that learns from its own samples. A step draws them, and updates the weights as often as it is told."""
 
-    task: Policy
+    objective: Policy
 
     def batches(self) -> Iterator[Sequence[Batch]]:
-        pieces = self.task.begin(self.step)
+        pieces = self.objective.begin(self.step)
         with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, self.bf16):
-            pieces = self.task.remembered(self.parallel, pieces, self.step)
-        each = len(pieces) // self.task.config.updates
+            pieces = self.objective.remembered(self.parallel, pieces, self.step)
+        each = len(pieces) // self.objective.config.updates
         for first in range(0, len(pieces), each):
             yield pieces[first : first + each]
 

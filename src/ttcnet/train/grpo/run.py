@@ -27,6 +27,7 @@ from ..checkpoint import random_states
 from ..run import Run
 from ..sft import RESULTS, add_lora, save_result
 from ..sharding import check_launcher
+from ..trackers import check_tracker, tracking
 from .policy import Policy, PolicyLearner
 from .samples import Actor, GradingError, Questions
 from .settings import Reinforcement
@@ -47,16 +48,17 @@ def reinforce(
         trust_remote_code: run code that comes with them.
     """
     check_launcher()
+    check_tracker(config.report_to)
     task, examples = read(config.task, config)
     held_out = None if config.held_out is None else read(config.held_out, config, config.held_out_examples)
     check_rewards(task, examples, config.rewards)
     if held_out is not None:
         check_apart(examples, held_out[1])
     settings = _settings(config, examples, [] if held_out is None else held_out[1])
-    options: dict[str, Any] = dict(results=[RESULTS[config.train]], may_grow=["steps"], keep=config.keep)
+    options: dict[str, Any] = dict(results=[RESULTS[config.train]], may_grow=["steps"], free=["report_to"])
     with loop.on_sigterm(loop.stop_at_once):
         device = join_job(usable("auto"))
-        with Run(Path(config.out), settings, **options) as run:
+        with Run(Path(config.out), settings, keep=config.keep, **options) as run:
             avoid_cudnn()
             if tokenizer is None:
                 tokenizer = tokenizer_of(config.model, trust_remote_code=trust_remote_code)
@@ -88,9 +90,9 @@ def learner(
         reference = torch.nn.Module.to(copy.deepcopy(model), device).eval().requires_grad_(False)
     if config.check_pointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    task = Policy(model.train(), actor, questions, held_out, reference, config)
+    policy = Policy(model.train(), actor, questions, held_out, reference, config)
     may_skip = not config.check_pointing
-    return PolicyLearner(task, model, task.groups(), device, seed=config.seed, bf16=config.bf16, may_skip=may_skip)
+    return PolicyLearner(policy, model, policy.groups(), device, seed=config.seed, bf16=config.bf16, may_skip=may_skip)
 
 
 def start(model: Any, config: Reinforcement) -> Any:
@@ -139,16 +141,17 @@ def check_apart(examples: Sequence[Example], held_out: Sequence[Example]) -> Non
 
 def _train(trained: PolicyLearner, run: Run, config: Reinforcement) -> None:
     """All steps. Where grading fails, what was learned is saved first."""
-    task = trained.task
-    own = nullcontext() if task.own is None else adapter.horizon(trained.model, task.own)  # not that of the last step
+    policy = trained.objective
+    # not the horizon of the last step
+    own = nullcontext() if policy.own is None else adapter.horizon(trained.model, policy.own)
     try:
         if not run.checkpoints():
             run.cut_log(-1)
-            if before := task.accuracy():
+            if before := policy.accuracy():
                 run.log({"step": 0} | before)
                 tell(f"Before the first step {100 * before['held_out']:.1f} % of the held-out examples are right.")
-        with own:
-            loop.train((run, trained), every=config.log_every, save_every=config.save_every)
+        with own, tracking(config.report_to, run.folder) as report:
+            loop.train((run, trained), every=config.log_every, save_every=config.save_every, report=report)
     except GradingError as failed:
         if trained.step:
             run.save(trained.step, trained.state() | random_states())

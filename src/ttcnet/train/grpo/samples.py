@@ -14,14 +14,13 @@ from torch import nn
 from ttcnet.errors import fail
 from ttcnet.models import fast_decoding
 from ttcnet.models.decoding import Decoded, batches, decode, ends_of
-from ttcnet.models.depth import set_horizon
+from ttcnet.models.horizon_and_loops import set_horizon
 from ttcnet.nn import ttc_layers
 from ttcnet.processes import any_of_all, count, rank, whole
 from ttcnet.tasks import Example, Task, Verdict
-from ttcnet.tasks.task import conversation
+from ttcnet.tasks.chat import prompt, question
 
 from ..checkpoint import trained_parameters
-from ..examples import prompt
 
 GRADING_THREADS = min(8, os.cpu_count() or 1)
 SHOWN = 80  # characters of an answer that a message quotes
@@ -61,7 +60,7 @@ class Questions:
         self, task: Task, examples: Sequence[Example], tokenizer: Any, system: str | None, rewards: dict[str, float]
     ) -> None:
         self.task, self.examples, self.tokenizer, self.rewards = task, examples, tokenizer, rewards
-        asked = (conversation(task.prompt(example), system or "") for example in examples)
+        asked = (question(task.prompt(example), system or "") for example in examples)
         self.prompts = [prompt(messages, tokenizer) for messages in asked]
 
     def __len__(self) -> int:

@@ -46,7 +46,7 @@ class Reinforcement:
         clip_high: how far above 1 it counts.
         beta: weight of the divergence from the model at the start; 0 needs no copy of it.
         train: "all" trains everything, "inserted" the inserted layers of the adapter alone, "lora" adds LoRA to the
-            base model, or goes on with that of the adapter.
+            base model, or continues with that of the adapter.
         lora_rank: the rank of new LoRA.
         horizon: a sampler of horizons for TTC layers, drawn once per step; see `ttcnet.nn.horizon`.
         sampling_horizon: another one while answers are drawn; None is the same horizon as that of the update.
@@ -59,6 +59,7 @@ class Reinforcement:
         check_pointing: recompute activations in the backward pass, to save memory.
         save_every: steps between checkpoints. The last `keep` of them are kept.
         log_every: steps between lines of the log.
+        report_to: where they are sent as well: none, tensorboard, wandb, ...; see `ttcnet.train.trackers`.
         seed: of samples, the order of examples and horizons.
     """
 
@@ -97,6 +98,7 @@ class Reinforcement:
     save_every: int = 20
     keep: int = 2
     log_every: int = 1
+    report_to: str = "none"
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ import ttcnet.adapter as adapter
 from tests.adapter.bases import awake
 from tests.raising import raises
 from ttcnet.models import TTCNetConfig, TTCNetForCausalLM, horizon, loops, set_horizon, set_loops
-from ttcnet.models.depth import horizon_of
+from ttcnet.models.horizon_and_loops import horizon_of
 from ttcnet.nn import TTCLayer, ttc_layers
 
 TOKENS = torch.arange(12).view(2, 6)

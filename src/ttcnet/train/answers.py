@@ -1,4 +1,4 @@
-"""The task of `ttcnet sft`: learn the answers of conversations, at horizons that are drawn for each step."""
+"""The objective of `ttcnet sft`: learn the answers of conversations, at horizons that are drawn for each step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Pack = list[int]  # rows, by their places, that stand in one sequence
 
 
 class Answers:
-    """The task. Rows come in an order that depends on the seed alone, all of them once an epoch. All tokens of the
+    """Rows come in an order that depends on the seed alone, all of them once an epoch. All tokens of the
     answers of a step count alike, however its rows are shared out among processes and pieces.
 
     Rows are padded at the end, which changes nothing before it: causal models need no mask for that.

@@ -1,5 +1,7 @@
 """A loaded model computes what it did when it was saved, wherever in its file the weights lie."""
 
+import json
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -7,7 +9,12 @@ from transformers import AutoModelForCausalLM
 
 import ttcnet.adapter as adapter
 from tests.adapter.bases import awake, base, config, tokens
-from ttcnet.models import TTCNetConfig, TTCNetForCausalLM
+from tests.raising import raises
+from tests.train import tiny
+from ttcnet.models import TTCNetConfig, TTCNetForCausalLM, TTCNetForCellClassification
+from ttcnet.models.lean import without_weights
+from ttcnet.models.loading import causal_lm
+from ttcnet.tasks.sudoku import loading
 
 
 def ours(**changes):
@@ -68,3 +75,65 @@ def test_insertion_leaves_the_weights_of_the_base_where_they_are(tmp_path):
     assert [value.data_ptr() for name, value in model.named_parameters() if "inserted" not in name] == places
     for mine, other in zip(before, outputs(model), strict=True):
         assert torch.equal(mine, other)
+
+
+def reconfigure(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def whole(folder):
+    return causal_lm(str(folder), torch.float32)
+
+
+def in_pieces(folder):
+    return without_weights(str(folder), torch.float32)
+
+
+@pytest.mark.parametrize("load", [whole, in_pieces])
+@pytest.mark.parametrize("layers", [1, 0, -1])
+def test_weights_that_a_configuration_has_no_place_for_are_refused(load, layers, tmp_path):
+    """transformers would load a smaller model, which answers otherwise."""
+    tiny.model().save_pretrained(tmp_path)
+    load(tmp_path)
+    reconfigure(tmp_path, num_hidden_layers=layers)
+    with raises("no-model", "model"):
+        load(tmp_path)
+
+
+def test_the_message_names_some_of_them(tmp_path):
+    tiny.model().save_pretrained(tmp_path)
+    reconfigure(tmp_path, num_hidden_layers=1)
+    with raises("no-model", "model", r"model\.layers\.1\.\S+, \S+, \S+ and \d+ more"):
+        whole(tmp_path)
+
+
+@pytest.mark.parametrize("load", [whole, in_pieces])
+def test_what_transformers_leaves_out_on_purpose_is_left_out(load, tmp_path):
+    """Buffers that older versions saved, and a head that is tied."""
+    tiny.model(tie_word_embeddings=True).save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    load(tmp_path)
+
+
+def test_layers_left_over_beside_inserted_ones_are_refused(tmp_path):
+    awake().save_pretrained(tmp_path)
+    layers = json.loads((tmp_path / "config.json").read_text())["num_hidden_layers"]
+    AutoModelForCausalLM.from_pretrained(tmp_path)
+    reconfigure(tmp_path, num_hidden_layers=layers - 1)
+    with raises("weights"):
+        AutoModelForCausalLM.from_pretrained(tmp_path)
+    with raises("no-model", "model"):
+        whole(tmp_path)
+
+
+def test_a_sudoku_model_of_fewer_layers_than_its_weights_is_refused(tmp_path):
+    sizes = dict(num_hidden_layers=2, hidden_size=32, num_attention_heads=2, interleave=None)
+    TTCNetForCellClassification(TTCNetConfig.sudoku(**sizes)).save_pretrained(tmp_path)
+    loading.load(tmp_path, "cpu")
+    reconfigure(tmp_path, num_hidden_layers=1)
+    with raises("no-model", "model", "has no place for"):
+        loading.load(tmp_path, "cpu")

@@ -1,5 +1,6 @@
 """Language models and tokenizers from folders and from the Hub, of which nothing is trusted: code that comes with them
-runs only where the user has said so, and weights that are missing are an error, where transformers would make them up.
+runs only where the user has said so, and weights that are missing or left over are an error, where transformers would
+make them up or leave them out.
 """
 
 from __future__ import annotations
@@ -45,19 +46,28 @@ def causal_lm(name: str, dtype: torch.dtype, *, trust_remote_code: bool = False)
 
 
 class Whole:
-    """AutoModelForCausalLM, but a missing weight is an error."""
+    """AutoModelForCausalLM, but a weight that is missing or left over is an error."""
 
     @staticmethod
     def from_pretrained(name: str, *, trust_remote_code: bool = False, **options: Any) -> Any:
         load: Any = AutoModelForCausalLM.from_pretrained  # with output_loading_info it returns two things
         model, report = load(name, trust_remote_code=trust_remote_code, output_loading_info=True, **options)
-        check_missing(name, report["missing_keys"])
+        check_weights(name, report["missing_keys"], report["unexpected_keys"])
         return model
 
 
-def check_missing(name: str, missing: Iterable[str]) -> None:
-    """Fail if a model's files lack weights."""
+def check_weights(name: str, missing: Iterable[str], extra: Iterable[str]) -> None:
+    """Fail if a model's files lack weights, or have others than its config.json describes. `extra` is without what
+    transformers leaves out on purpose."""
     if missing := sorted(missing):
-        more = f" and {len(missing) - SHOWN:,} more" if len(missing) > SHOWN else ""
-        value = f"{name!r}, which has no {', '.join(missing[:SHOWN])}{more}"
+        value = f"{name!r}, which has no {named(missing)}"
         fail("model", RULE, value, "Its weights are not whole: fetch or save them again.", "no-model")
+    if extra := sorted(extra):
+        value = f"{name!r}, whose files hold {named(extra)}, for which its config.json has no place"
+        fail("model", RULE, value, "Its files do not fit its config.json: fetch them again.", "no-model")
+
+
+def named(weights: list[str]) -> str:
+    """Some of them by name, and how many more there are."""
+    more = f" and {len(weights) - SHOWN:,} more" if len(weights) > SHOWN else ""
+    return f"{', '.join(weights[:SHOWN])}{more}"

@@ -1,6 +1,7 @@
 """A loaded model computes what it did when it was saved, wherever in its file the weights lie."""
 
 import json
+import time
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from tests.raising import raises
 from tests.train import tiny
 from ttcnet.models import TTCNetConfig, TTCNetForCausalLM, TTCNetForCellClassification
 from ttcnet.models.lean import without_weights
-from ttcnet.models.loading import causal_lm
+from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.tasks.sudoku import loading
 
 
@@ -137,3 +138,56 @@ def test_a_sudoku_model_of_fewer_layers_than_its_weights_is_refused(tmp_path):
     reconfigure(tmp_path, num_hidden_layers=1)
     with raises("no-model", "model", "has no place for"):
         loading.load(tmp_path, "cpu")
+
+
+@pytest.mark.parametrize("field", ["num_labels", "num_hidden_layers", "vocab_size", "hidden_size"])
+@pytest.mark.parametrize("kind", ["plain", "inserted", "own"])
+def test_sizes_out_of_bounds_are_refused_at_once(kind, field, tmp_path):
+    {"plain": tiny.model, "inserted": awake, "own": ours}[kind]().save_pretrained(tmp_path)
+    reconfigure(tmp_path, **{field: 10**12})
+    tiny.tokenizer().save_pretrained(tmp_path)
+    for load in (whole, in_pieces, lambda folder: tokenizer_of(str(folder))):
+        begin = time.monotonic()
+        with raises("no-model", "model", f"config.json says {field} = 1000000000000, where"):
+            load(tmp_path)
+        assert time.monotonic() - begin < 2
+
+
+@pytest.mark.parametrize("kind", [awake, ours])
+@pytest.mark.parametrize("field", ["num_labels", "num_hidden_layers", "vocab_size", "hidden_size"])
+def test_our_configurations_bound_their_sizes(kind, field):
+    config = kind().config.to_dict()
+    with raises("too-large", field):
+        type(kind().config)(**config | {"id2label": None, "pattern": None, field: 10**12})
+
+
+def test_a_part_of_a_model_is_looked_at_too(tmp_path):
+    tiny.model().save_pretrained(tmp_path)
+    reconfigure(tmp_path, text_config={"n_layer": 10**6})
+    with raises("no-model", "model", "n_layer = 1000000"):
+        whole(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ 'x' * 10**10 }}", "{{ 2 ** 9 }}", "{{ 'x' * 30000 * 30000 }}", "{{ 'x'.center(9999999999) }}",
+     "{% set n = 0x7fffffffff %}", "{{ " + "9" * 5000 + " }}"],
+)  # fmt: skip
+def test_templates_that_compute_with_large_numbers_are_refused(template, tmp_path):
+    tiny.model().save_pretrained(tmp_path)
+    tokenizer = tiny.tokenizer()
+    for chat in (template, {"default": tiny.CHAT, "tool_use": template}):
+        tokenizer.chat_template = chat
+        tokenizer.save_pretrained(tmp_path)
+        with raises("chat-template", "model"):
+            tokenizer_of(str(tmp_path))
+
+
+def test_templates_may_have_numbers_and_stars(tmp_path):
+    tiny.model().save_pretrained(tmp_path)
+    tokenizer = tiny.tokenizer()
+    said = "{% generation %}**bold** 99999999999{% endgeneration %}{{ '=' * 80 }}{{ messages[1000:] }}{# 2 ** 9 #}"
+    for template in (said, "{{ unfinished"):
+        tokenizer.chat_template = template
+        tokenizer.save_pretrained(tmp_path)
+        assert tokenizer_of(str(tmp_path)).chat_template == template

@@ -23,6 +23,7 @@ BASE = {  # of models of transformers: the most, and what is called so in their 
     LARGE: "vocab_size intermediate_size max_position_embeddings head_dim d_ff ffn_dim n_inner n_positions n_ctx "
     "num_experts num_local_experts",
 }
+SEED = 2**32 - 1
 TOGETHER = 64  # layers inserted in one place
 WEIGHTS = 2**30  # of a TTC layer, about
 
@@ -68,6 +69,12 @@ def check_weights(width: int, heads: int, state_size: int, action_size: int, ran
         got = f"{heads}, {state_size}, {action_size} and {rank} at width {width}, about {about} weights"
         remedy = "Pass smaller ones; 16 is usual for all four."
         fail("heads, state_size, action_size and rank", rule, got, remedy, "too-large")
+
+
+def check_seed(seed: int) -> None:
+    """Fail if a seed is out of bounds, within which all generators of random numbers take it."""
+    if not 0 <= seed <= SEED:
+        fail("seed", f"must be between 0 and {SEED}", shown(seed), "Pass such a number.", "out-of-range")
 
 
 def shown(value: int) -> str:

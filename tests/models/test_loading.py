@@ -191,3 +191,12 @@ def test_templates_may_have_numbers_and_stars(tmp_path):
         tokenizer.chat_template = template
         tokenizer.save_pretrained(tmp_path)
         assert tokenizer_of(str(tmp_path)).chat_template == template
+
+
+@pytest.mark.parametrize("kind", [tiny.model, awake])
+def test_a_model_that_returns_tuples_is_refused(kind, tmp_path):
+    kind().save_pretrained(tmp_path)
+    reconfigure(tmp_path, return_dict=False)
+    for load in (whole, in_pieces):
+        with raises("no-model", "model", "return_dict = false"):
+            load(tmp_path)

@@ -39,6 +39,9 @@ def check_files(name: str) -> None:
             content, _ = PreTrainedConfig.get_config_dict(name)
         if large := beyond(content):
             fail("model", RULE, f"{name!r}, whose config.json says {large}", "Fetch it from elsewhere.", "no-model")
+        if content.get("return_dict") is False:
+            value, remedy = f"{name!r}, whose config.json says return_dict = false", "Take that out of the file."
+            fail("model", RULE, value, remedy, "no-model")
 
 
 def tokenizer_of(name: str, *, trust_remote_code: bool = False) -> Any:

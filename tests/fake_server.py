@@ -16,9 +16,10 @@ def answer(*texts, finish="stop", logprob=None):
 
 @contextmanager
 def serving(script, model="tiny"):
-    """The address of a server, and the list of requests it got. `script(request, number)` gives the answer as a dict, a
-    status as an int or (int, headers), "drop" to hang up, "tear" to send half an answer, or seconds to stall as a
-    float."""
+    """The address of a server, and the list of requests it got. `script(request, number)` gives the answer as a dict or
+    as bytes, a status as an int or (int, headers), "drop" to hang up, "tear" to send half an answer, or seconds to
+    stall as a float. `model` is the name of its model, or what it says of its models, as a dict or as bytes."""
+    models = model if isinstance(model, dict | bytes) else {"data": [{"id": model}]}
     seen, lock = [], threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -26,7 +27,7 @@ def serving(script, model="tiny"):
             pass
 
         def do_GET(self):
-            self.reply(200, {"data": [{"id": model}]} if self.path == "/v1/models" else {})
+            self.reply(200, models if self.path == "/v1/models" else {})
 
         def do_POST(self):
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -53,7 +54,7 @@ def serving(script, model="tiny"):
                 self.reply(200, what)
 
         def reply(self, status, content, headers=None):
-            body = json.dumps(content).encode()
+            body = content if isinstance(content, bytes) else json.dumps(content).encode()
             self.send_response(status)
             for name, value in ({"Content-Length": str(len(body))} | (headers or {})).items():
                 self.send_header(name, value)

@@ -100,6 +100,9 @@ def test_models_beyond_all_measure(changes, error):
 def test_mixers_beyond_all_measure():
     with raises("too-large", "inner"):
         mixers.build("mlp", 64, heads=1, inner=10**12)
+    for kind, option in (("mamba", "kernel"), ("mesanet", "iterations"), ("mesanet", "kernel")):
+        with raises("too-large", option):
+            mixers.build(kind, 64, heads=1, **{option: 2**20})
     with raises("too-large", "every"):
         TTCAdapterConfig(every="1:100000000")
 

@@ -178,3 +178,64 @@ def test_half_letters():
     assert reply.choices[0].text == "\ufffd!\U0001f600"
     assert isinstance(asked, Reply)
     assert seen[1]["messages"][0]["content"] == half
+
+
+DEEP = b"[" * 200_000 + b"]" * 200_000
+ODD = {
+    "deep": DEEP,
+    "deep inside": b'{"choices": ' + DEEP + b"}",
+    "many digits": b'{"choices": ' + b"9" * 5000 + b"}",
+    "a list": [],
+    "no bytes": b"",
+    "no text": answer(5),
+    "parts of a text": answer([{"type": "text", "text": "1"}]),
+    "no reason to end": answer("1", finish=None),
+    "a number as reason": answer("1", finish=5),
+    "half a letter as reason": answer("1", finish="\ud800"),
+    "usage as list": answer("1") | {"usage": [1]},
+    "usage as text": answer("1") | {"usage": "x"},
+    "usage of a text": answer("1") | {"usage": {"prompt_tokens": "x", "completion_tokens": 2}},
+    "usage of a truth": answer("1") | {"usage": {"prompt_tokens": 3, "completion_tokens": True}},
+    "usage of a fraction": answer("1") | {"usage": {"prompt_tokens": 3, "completion_tokens": 0.5}},
+    "usage below zero": answer("1") | {"usage": {"prompt_tokens": -3, "completion_tokens": 2}},
+    "usage beyond measure": answer("1") | {"usage": {"prompt_tokens": 3, "completion_tokens": 10**300}},
+    "likelihood of a text": answer("1", logprob="x"),
+    "likelihood beyond measure": answer("1", logprob=10**400),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_odd_answers_are_failures_with_a_reason(what):
+    body = ODD[what] if isinstance(ODD[what], bytes) else json.dumps(ODD[what]).encode()
+    with serving(lambda *_: body) as (url, seen):
+        reply = ask(url, attempts=2)
+    assert isinstance(reply, Failed)
+    assert reply.reason
+    assert len(seen) == 2
+
+
+def test_a_server_need_not_count():
+    for usage in (None, {}, {"prompt_tokens": None}):
+        with serving(lambda *_, usage=usage: answer("1") | {"usage": usage}) as (url, _):
+            reply = ask(url)
+        assert (reply.choices[0].text, reply.prompt_tokens, reply.new_tokens) == ("1", None, None)
+
+
+@pytest.mark.parametrize(
+    "models",
+    [DEEP, b"[1]", b"5", b"{}", {"data": 5}, {"data": [5]}, {"data": [{"id": 1}, {"id": 2}]}, {"data": [{"id": None}]},
+     b'{"data": [{"id": "\\ud800"}]}'],
+    ids=lambda models: repr(models)[:40],
+)  # fmt: skip
+def test_odd_lists_of_models_are_told(models):
+    with serving(lambda *_: answer("1"), model=models) as (url, _), raises("server", "server"):
+        connect(url, "m")
+
+
+def test_an_answer_without_end_is_not_kept(monkeypatch):
+    monkeypatch.setattr("ttcnet.chat_client.LARGEST", 10_000)
+    with serving(lambda *_: answer("x" * 20_000)) as (url, seen):
+        reply = ask(url)
+    assert isinstance(reply, Failed)
+    assert "more than 10,000 bytes" in reply.reason
+    assert len(seen) == 1

@@ -4,6 +4,7 @@ mistake, or is meant to keep a machine busy. Imports nothing heavy, so that a wr
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from .errors import check_integer, fail
 
@@ -13,8 +14,16 @@ LARGE = 2**24
 SIZES = {
     "heads": 4096, "state_size": 1024, "action_size": 1024, "rank": 4096,
     "num_hidden_layers": 4096, "num_attention_heads": 4096, "hidden_size": 2**20, "grid": 1024,
-    "loops": 65_536,
+    "loops": 65_536, "num_labels": 65_536, "kernel": 1024, "iterations": 1024, "num_key_value_heads": 4096,
 }  # fmt: skip
+BASE = {  # of models of transformers: the most, and what is called so in their families
+    4096: "num_hidden_layers num_layers n_layer n_layers num_attention_heads num_key_value_heads n_head n_heads",
+    2**16: "num_labels",
+    2**20: "hidden_size d_model n_embd",
+    LARGE: "vocab_size intermediate_size max_position_embeddings head_dim d_ff ffn_dim n_inner n_positions n_ctx "
+    "num_experts num_local_experts",
+}
+SEED = 2**32 - 1
 TOGETHER = 64  # layers inserted in one place
 WEIGHTS = 2**30  # of a TTC layer, about
 
@@ -41,6 +50,20 @@ def check_size(field: str, value: object, least: int, remedy: str) -> int:
     return size
 
 
+def beyond(content: Any) -> str | None:
+    """The first size beyond its bound in what a config.json holds, parts of the model included; None if none is."""
+    left = [content]
+    while left:  # a file may go deeper than Python does
+        part = left.pop()
+        if isinstance(part, dict):
+            left += part.values()
+            for most, names in BASE.items():
+                for name in names.split():
+                    if isinstance(size := part.get(name), int) and size > most:
+                        return f"{name} = {shown(size)}, where {most} is the most"
+    return None
+
+
 def check_weights(width: int, heads: int, state_size: int, action_size: int, rank: int) -> None:
     """Fail if a TTC layer would be too large, although each of its sizes may be within bounds."""
     about = heads * (state_size + action_size + rank) * (width + state_size) + rank * state_size**2
@@ -49,6 +72,12 @@ def check_weights(width: int, heads: int, state_size: int, action_size: int, ran
         got = f"{heads}, {state_size}, {action_size} and {rank} at width {width}, about {about} weights"
         remedy = "Pass smaller ones; 16 is usual for all four."
         fail("heads, state_size, action_size and rank", rule, got, remedy, "too-large")
+
+
+def check_seed(seed: int) -> None:
+    """Fail if a seed is out of bounds, within which all generators of random numbers take it."""
+    if not 0 <= seed <= SEED:
+        fail("seed", f"must be between 0 and {SEED}", shown(seed), "Pass such a number.", "out-of-range")
 
 
 def shown(value: int) -> str:

@@ -17,9 +17,12 @@ from typing import Any
 
 from .errors import fail
 from .extras import require
+from .reading import is_unicode
 
 KEY = "OPENAI_API_KEY"  # the environment variable with the key, for servers that ask for one
 LONGEST_PAUSE = 60.0
+LARGEST = 2**26  # bytes of an answer
+ODD = (KeyError, TypeError, AttributeError, ValueError, OverflowError)  # what comes of an answer that is another's
 GREETING = 30.0  # seconds that a server has to say which models it has
 
 
@@ -140,8 +143,8 @@ class Endpoint:
         """Ask which models are there, and settle on one; an error if the server or the model is not there."""
         try:
             body = self._submit(self._once("GET", "/models", None, min(self.limit, GREETING))).result()
-            names = [entry["id"] for entry in body["data"]]
-        except (_RefusedError, _PassingError, KeyError, TypeError) as error:
+            names = [_text(entry["id"]) for entry in body["data"]]
+        except (_RefusedError, _PassingError, *ODD) as error:
             remedy = "Start it, or correct the address, which usually ends in /v1."
             fail("server", "must answer", f"{self.url}: {error}", remedy, "server")
         if not self.model and len(names) == 1:
@@ -213,21 +216,28 @@ class Endpoint:
         import httpx
 
         sent = None if payload is None else json.dumps(payload)  # by ourselves: httpx cannot send half a letter
+        content = bytearray()
         try:
-            async with asyncio.timeout(limit):
-                response = await self._client.request(method, self.url + path, content=sent)
+            async with (
+                asyncio.timeout(limit),
+                self._client.stream(method, self.url + path, content=sent) as response,
+            ):
+                async for part in response.aiter_bytes():
+                    content += part
+                    if len(content) > LARGEST:
+                        raise _RefusedError(f"an answer of more than {LARGEST:,} bytes")
         except (TimeoutError, httpx.TimeoutException) as error:
             raise _PassingError(f"no answer within {limit:g} s") from error
         except httpx.RequestError as error:
             raise _PassingError(f"{type(error).__name__} {error}".rstrip()) from error
-        status, said = response.status_code, response.text
+        status, said = response.status_code, content.decode("utf-8", "replace")
         if status in (408, 429) or status >= 500:
             raise _PassingError(f"status {status}: {said[:200]}", _seconds(response.headers.get("Retry-After")))
         if status != 200:
             raise _RefusedError(f"status {status}: {said[:500]}")
         try:
             body: dict[str, Any] = json.loads(said)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _PassingError(f"no JSON: {said[:200]!r}") from error
         return body
 
@@ -251,18 +261,33 @@ def _reply(body: dict[str, Any], wanted: int, seconds: float) -> Reply:
     try:
         choices = [_choice(entry) for entry in body["choices"]]
         usage = body.get("usage") or {}
-    except (KeyError, TypeError, AttributeError) as error:
+        asked, written = (_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
+    except ODD as error:
         raise _PassingError(f"no answer in {str(body)[:200]}") from error
     if len(choices) != wanted:
         raise _PassingError(f"{len(choices)} answers where {wanted} were asked for")
-    return Reply(choices, usage.get("prompt_tokens"), usage.get("completion_tokens"), seconds)
+    return Reply(choices, asked, written, seconds)
 
 
 def _choice(entry: dict[str, Any]) -> Choice:
     tokens = (entry.get("logprobs") or {}).get("content") or []
-    mean = sum(token["logprob"] for token in tokens) / len(tokens) if tokens else None
+    mean = sum(float(token["logprob"]) for token in tokens) / len(tokens) if tokens else None
     text = (entry["message"]["content"] or "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return Choice(text, entry["finish_reason"], mean)  # half a letter is replaced, as tokenizers do
+    return Choice(text, _text(entry["finish_reason"]), mean)  # half a letter is replaced, as tokenizers do
+
+
+def _text(value: Any) -> str:
+    """A value of a server's, if it is a text that can be written."""
+    if not isinstance(value, str) or not is_unicode(value):
+        raise TypeError(f"{value!r:.40} where a text belongs")
+    return value
+
+
+def _count(value: Any) -> int | None:
+    """Likewise a number of tokens, or none."""
+    if value is None or (type(value) is int and 0 <= value < 2**53):
+        return value
+    raise TypeError(f"{value!r:.40} where a number of tokens belongs")
 
 
 def _seconds(header: str | None) -> float:

@@ -108,6 +108,18 @@ def test_a_server_that_answers_nothing(tmp_path, monkeypatch):
     assert not (tmp_path / "scaling" / "scaling.csv").exists()
 
 
+@pytest.mark.parametrize("odd", [answer("1", finish=None), answer("1") | {"usage": {"completion_tokens": "x"}}])
+def test_a_server_that_answers_oddly_leaves_a_folder_that_resumes(odd, tmp_path, monkeypatch):
+    monkeypatch.setattr(chat_client, "Endpoint", partial(chat_client.Endpoint, pause=0.01, attempts=2))
+    words = ["eval", "math", sums(tmp_path / "sums.jsonl", 2), "--out", tmp_path / "out"]
+    with serving(lambda *_: odd) as (url, _):
+        output = ttcnet(*words, "--server", url, code=1)
+    assert "failed and are left out of the figures; most often for: no answer in" in " ".join(output.split())
+    with serving(lambda *_: answer(r"\boxed{1}")) as (url, _):
+        ttcnet(*words, "--server", url)
+    assert [line["verdict"] for line in generations(tmp_path / "out" / "sums")] == ["right", "wrong"]
+
+
 def test_folders_that_cannot_be_written_are_told_before_anything_is_loaded(tmp_path):
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "inside"):

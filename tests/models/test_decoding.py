@@ -8,7 +8,7 @@ import ttcnet.adapter as adapter
 from tests.raising import raises
 from tests.train import tiny
 from ttcnet.models import TTCNetConfig, TTCNetForCausalLM
-from ttcnet.models.decoding import decode
+from ttcnet.models.decoding import decode, ends_of
 
 LIMIT = 12
 PROMPTS = [[6, 7, 8], [9, 10, 11, 12, 13, 14, 15], [20], [8, 21, 9, 22, 6], [17, 18, 19, 20, 21, 22]]
@@ -129,3 +129,20 @@ def test_a_gpu_decodes_as_the_cpu_does(kind):
         found = run(net.cuda(), temperature=temperature)
         net.cpu()
         assert [row.tokens for row in found] == [row.tokens for row in expected]
+
+
+@pytest.mark.parametrize("odd", ["x", 10**19, -(10**19), [[1]], [1, "x"], 0.5, True, {}], ids=repr)
+def test_odd_tokens_that_end_are_told(odd):
+    net = tiny.model()
+    net.generation_config.eos_token_id = odd
+    with raises("type", "eos_token_id"):
+        ends_of(net, tiny.tokenizer())
+
+
+@pytest.mark.parametrize(
+    ("listed", "ends"), [(None, [1]), (7, [1, 7]), ([7, 1, 3], [1, 3, 7]), ([], [1]), (-1, [-1, 1])]
+)
+def test_tokens_that_end(listed, ends):
+    net = tiny.model()
+    net.generation_config.eos_token_id = listed
+    assert ends_of(net, tiny.tokenizer()) == ends

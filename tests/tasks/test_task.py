@@ -110,3 +110,120 @@ def test_runs_of_before_are_resumed():
     """Their settings hold this fingerprint."""
     puzzle = Example(2, "Reach 54.", "(25 - 7) * 3", {"numbers": [3, 7, 25], "target": 54})
     assert digest([Example(1, "1 + 1 = ?", "2"), puzzle]) == "40fcb86a9bd971ed"
+
+
+BODY = """
+from ttcnet.tasks import Example, Task, Verdict
+
+
+class Own(Task):
+    name = "own"
+    FIELD
+
+    def examples(self):
+        EXAMPLES
+        return [Example(1, "1 + 1", "2"), Example(2, "2 + 2", "4")]
+
+    def prompt(self, example):
+        PROMPT
+        return example.text
+
+    def grade(self, example, text):
+        GRADE
+        return Verdict(text == example.answer, text or None)
+
+    def metrics(self, verdicts, samples):
+        METRICS
+        return super().metrics(verdicts, samples)
+
+
+task = Own()
+"""
+PLACES = ("FIELD", "EXAMPLES", "PROMPT", "GRADE", "METRICS")
+ODD = {  # what stands at a place, what kind of error it is, and a part of what is said
+    "raises": (None, "1 / 0", "ZeroDivisionError"),
+    "ends": (None, "raise SystemExit(0)", "SystemExit"),
+    "no Python": (None, "def (", "SyntaxError"),
+    "no module": (None, "import nosuchmodule", "nosuchmodule"),
+    "zeros": (None, "\0", "null bytes"),
+    "FIELD": ("FIELD", "1 / 0", "ZeroDivisionError"),
+    "name": ("FIELD", "name = '../../x'", "../../x"),
+    "packages": ("FIELD", "packages = 5", "must be an iterable"),
+    "EXAMPLES": ("EXAMPLES", "1 / 0", "ZeroDivisionError"),
+    "end": ("EXAMPLES", "raise SystemExit", "SystemExit"),
+    "none": ("EXAMPLES", "return []", "no list of at least one"),
+    "nothing": ("EXAMPLES", "return None", "no list of at least one"),
+    "others": ("EXAMPLES", "return [1]", "no list of at least one"),
+    "counted from 0": ("EXAMPLES", "return [Example(0, 'x', 'y')]", "count from 1"),
+    "a number": ("EXAMPLES", "return [Example(1, 5, 'y')]", "TypeError"),
+    "data": ("EXAMPLES", "return [Example(1, 'x', 'y', {'set': {1}})]", "not JSON serializable"),
+    "PROMPT": ("PROMPT", "1 / 0", "ZeroDivisionError"),
+    "no prompt": ("PROMPT", "return None", "None where a text belongs"),
+    "GRADE": ("GRADE", "[][0]", "IndexError"),
+    "no grade": ("GRADE", "return None", "no Verdict"),
+    "a truth": ("GRADE", "return True", "no Verdict"),
+    "odd answer": ("GRADE", "return Verdict(True, 5)", "5 where a text belongs"),
+    "half a letter": ("GRADE", "return Verdict(True, chr(0xd800))", "where a text belongs"),
+    "not finite": ("GRADE", "return Verdict(True, 'x', scores={'a': float('nan')})", "not finite"),
+    "odd scores": ("GRADE", "return Verdict(True, 'x', scores={'a': 'b'})", "could not convert"),
+}
+
+
+def own(folder, place, what):
+    body = f"{BODY}\n{what}\n" if place is None else BODY.replace(place, what)
+    for each in PLACES:
+        body = body.replace(f"{each}\n", "pass\n")
+    path = folder / "own.py"
+    path.write_text(body)
+    return path
+
+
+@pytest.mark.parametrize("way", ODD)
+def test_tasks_of_ones_own_that_fail_are_told_with_the_reason(way, tmp_path):
+    place, what, said = ODD[way]
+    with raises("bad-task", value=said):
+        read_examples(find(str(own(tmp_path, place, what))))
+
+
+@pytest.mark.parametrize(
+    "field", ["horizon = -1", "samples = 0", "max_tokens = '5'", "temperature = 'x'", "system = 5"]
+)
+def test_fields_of_a_task_have_their_kinds(field, tmp_path):
+    with raises("type" if "'" in field or field == "system = 5" else "too-small", value=field.split()[-1]):
+        find(str(own(tmp_path, "FIELD", field)))
+
+
+def test_a_task_of_ones_own_that_is_whole(tmp_path):
+    assert len(read_examples(find(str(own(tmp_path, "FIELD", "pass"))))) == 2
+
+
+@pytest.mark.parametrize("way", ["raises", "no Python", "EXAMPLES", "none", "GRADE", "no grade"])
+@pytest.mark.parametrize("command", ["eval math", "eval scaling", "eval lm --tasks", "grpo --task"])
+def test_commands_tell_of_such_tasks(command, way, tmp_path):
+    place, what, _ = ODD[way]
+    model_folder(tmp_path / "model")
+    words = [*command.split(), own(tmp_path, place, what), "--model", tmp_path / "model", "--out", tmp_path / "out"]
+    output = ttcnet(*words, code=1)
+    assert "Something went wrong" not in output
+    assert "bad-task]" in output
+
+
+@pytest.mark.parametrize(
+    ("place", "what", "said"),
+    [("GRADE", "if text: return None", "no Verdict"), ("GRADE", "if text: 1 / 0", "ZeroDivisionError"),
+     ("METRICS", "1 / 0", "ZeroDivisionError"), ("METRICS", "return {'accuracy': 5}", "no Mean")],
+)  # fmt: skip
+def test_what_fails_when_answers_are_there_is_told_too(place, what, said, tmp_path):
+    task = find(str(own(tmp_path, place, what)))
+    config = RunConfig("own", task, read_examples(task), (1,), 1, 0.0, 64, "")
+    with raises("bad-task", "task", said):
+        run(Scripted(lambda ask, _: "words"), config, tmp_path / "run")
+        summarise(tmp_path / "run", task)
+
+
+def test_numbers_of_numpy_are_stored(tmp_path):
+    what = "import numpy; return Verdict(numpy.True_, 'x', scores={'a': numpy.float32(0.5), 'b': True})"
+    task = find(str(own(tmp_path, "GRADE", what)))
+    config = RunConfig("own", task, read_examples(task), (1,), 1, 0.0, 64, "")
+    run(Scripted(lambda ask, _: "words"), config, tmp_path / "run")
+    assert [line["scores"] for line in generations(tmp_path / "run")] == [{"a": 0.5, "b": 1.0}] * 2

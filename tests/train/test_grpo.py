@@ -401,6 +401,7 @@ def test_two_processes_learn_as_one_does(tmp_path):
         ({"temperature": 0}, "out-of-range"),
         ({"clip": -0.1}, "out-of-range"),
         ({"beta": -1}, "out-of-range"),
+        ({"seed": 10**30}, "out-of-range"),
         ({"warm_up": 1}, "out-of-range"),
         ({"train": "some"}, "unknown-name"),
         ({"train": "inserted"}, "conflict"),

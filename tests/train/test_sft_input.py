@@ -104,6 +104,7 @@ def test_examples_are_made_once(make, monkeypatch, tmp_path):
         ({"epochs": math.nan}, "out-of-range"),
         ({"weight_decay": -1}, "out-of-range"),
         ({"seed": -1}, "out-of-range"),
+        ({"seed": 10**18}, "out-of-range"),
         ({"warm_up": 1}, "out-of-range"),
         ({"max_length": 0}, "too-small"),
         ({"train": "some"}, "unknown-name"),

@@ -103,7 +103,11 @@ def test_processes_hold_one_copy_in_all(processes, models):
 def test_files_that_do_not_fit_are_refused(models, tmp_path):
     model().save_pretrained(tmp_path / "base")
     config = json.loads((tmp_path / "base" / "config.json").read_text())
-    for changes, said in (({"num_hidden_layers": 3}, "has no model.layers.2"), ({"vocab_size": 50}, "is of shape")):
+    for changes, said in (
+        ({"num_hidden_layers": 3}, "has no model.layers.2"),
+        ({"num_hidden_layers": 1}, "hold model.layers.1"),
+        ({"vocab_size": 50}, "is of shape"),
+    ):
         (tmp_path / "base" / "config.json").write_text(json.dumps(config | changes))
         with raises("no-model", "model", said):
             without_weights(str(tmp_path / "base"), torch.float32)

@@ -23,7 +23,7 @@ from .in_place import build_layers, put_layers
 from .inserted_layers import InsertedLayers
 from .origin import Origin, is_adapter
 
-PLACE = ".inserted."  # in the names of weights
+PLACE, LAYERS = ".inserted.", "layers."  # in the names of weights: what is inserted, and all decoder layers
 
 
 class Norms(NamedTuple):
@@ -84,7 +84,7 @@ class ModelWithInserted(Conventions):
         model, report = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
         inserted = {key for key in model.state_dict() if PLACE in key}
         missing = [] if inserted <= report["missing_keys"] else sorted(report["missing_keys"])
-        extra = sorted(key for key in report["unexpected_keys"] if PLACE in key)
+        extra = sorted(key for key in report["unexpected_keys"] if LAYERS in key)
         if (missing or extra) and not output_loading_info:
             value = f"missing {missing}, extra {extra}"
             fail(str(name), "must have all weights and no others", value, "Fetch or save it again.", "weights")

@@ -26,13 +26,20 @@ from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
 from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY
 
+from ttcnet.bounds import check_size
 from ttcnet.errors import fail
+from ttcnet.models.configuration import check_labels
 from ttcnet.models.pattern import TTC
 
 from .config import TTCAdapterConfig
 from .decoder import Backbone, Generator, LayerWithInserted, Norms, adapter_of
 
 PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}  # of a decoder layer
+
+SIZES = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "head_dim", "max_position_embeddings",
+)  # fmt: skip
 
 
 class Family(NamedTuple):
@@ -65,7 +72,11 @@ def _configuration(base: Any, name: str) -> Any:
         horizon: int = 8
 
         def __post_init__(self, **kwargs: Any) -> None:
+            check_labels(kwargs)
             super().__post_init__(**kwargs)
+            for field in SIZES:
+                if (size := getattr(self, field, None)) is not None:
+                    check_size(field, size, 1, "Fetch the model from elsewhere, or pass such a number.")
             if self.ttc_adapter is not None:  # said in its file, where none means that it is from before
                 self.ttc_adapter = {**self.ttc_adapter, "context": adapter_of(self).context}
             else:

@@ -110,6 +110,7 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
             self.interleave = None
         if self.mixer_options is None:
             self.mixer_options = {}
+        check_labels(kwargs)
         super().__post_init__(**kwargs)
         check(self)
 
@@ -189,6 +190,12 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
         )
         sizes |= dict(causal=False, max_position_embeddings=81, grid=9, horizon=4, num_labels=9, use_cache=False)
         return cls(**(sizes | changes))
+
+
+def check_labels(given: dict[str, Any]) -> None:
+    """Fail if a configuration is given too many labels, before transformers names each."""
+    if (labels := given.get("num_labels")) is not None:
+        check_size("num_labels", labels, 0, "Pass the number of classes.")
 
 
 def check(config: TTCNetConfig) -> None:

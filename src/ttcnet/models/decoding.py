@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
-from ttcnet.errors import not_finite
+from ttcnet.bounds import LARGE
+from ttcnet.errors import fail, not_finite
 
 ROOM = 0.5  # share of rows that must have ended before the batch is made smaller
 TAIL = 16  # tokens in which the end of a stop text is looked for
@@ -46,7 +47,12 @@ def drawn(scores: Tensor, uniform: Tensor | None, temperature: float) -> Tensor:
 def ends_of(model: Any, tokenizer: Any) -> list[int]:
     """The tokens that end an answer, as tokenizer and model name them."""
     listed = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    return sorted({tokenizer.eos_token_id, *(listed if isinstance(listed, list) else [listed])} - {None})
+    found = [tokenizer.eos_token_id, *(listed if isinstance(listed, list) else [listed])]
+    for each in found:
+        if each is not None and not (type(each) is int and -LARGE < each < LARGE):
+            value = f"{each!r:.40} in generation_config.json or config.json"
+            fail("eos_token_id", "must be a token, or a list of tokens", value, "Correct it, or take it out.", "type")
+    return sorted({*found} - {None})
 
 
 def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:

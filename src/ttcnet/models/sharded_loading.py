@@ -4,6 +4,8 @@ filled, each process reading its own pieces of the safetensors files. No process
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -18,10 +20,11 @@ from ttcnet.errors import fail
 from ttcnet.model_names import RULE, loading
 from ttcnet.pieces import own_piece, sliced
 
-from .loading import check_files, check_missing
+from .loading import check_files, check_weights
 
 ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
 WRAPPED = ("base_model.model.", "_orig_mod.", "base_layer.")  # what PEFT and torch.compile put into names
+SPARED = (r"rotary_emb\.inv_freq", r"(^|\.)position_ids$")  # buffers that older versions of transformers have saved
 
 
 class Weights:
@@ -91,5 +94,12 @@ def without_weights(
         if there and (shape := tuple(weights.place[there[0]].get_slice(there[0]).get_shape())) != parameter.shape:
             value = f"{name!r}, whose {there[0]} is of shape {shape} and not {tuple(parameter.shape)}"
             fail("model", RULE, value, "Its files do not fit its config.json: fetch them again.", "no-model")
-    check_missing(name, [each for each, _ in model.named_parameters() if each not in names])
+    missing = [each for each, _ in model.named_parameters() if each not in names]
+    check_weights(name, missing, _left_over(model, weights.place.keys() - model.state_dict().keys()))
     return model, weights, names
+
+
+def _left_over(model: nn.Module, names: Iterable[str]) -> list[str]:
+    """Weights that are in files and not in the model, without those that transformers leaves out on purpose."""
+    spared = [*(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()), *SPARED]
+    return [name for name in names if not any(re.search(each, name) for each in spared)]

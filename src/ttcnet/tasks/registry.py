@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable
 from pathlib import Path
 
-from ttcnet.errors import fail
+from ttcnet.errors import check_integer, fail
+from ttcnet.settings import check_type
 
 from .countdown.task import Countdown
 from .jsonl import JsonLines
 from .math.benchmarks import BENCHMARKS
-from .task import Task
+from .task import Task, asking
+
+FIELDS = {"name": str, "temperature": float, "system": str, "system_no_cot": str}  # of a task, and what each is
+LEAST = {"horizon": 0, "samples": 1, "max_tokens": 1}
+NAME = re.compile(r"\w[\w.+-]{0,99}")
 
 
 def _sudoku(path: Path | None = None) -> Task:
@@ -50,9 +56,18 @@ def _own(path: Path) -> Task:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    task = getattr(module, "task", None)
-    if not isinstance(task, Task):
-        remedy = "Write `task = YourTask()` at its end, of a subclass of ttcnet.tasks.Task."
-        fail("benchmark", "must define `task`, a ttcnet.tasks.Task", str(path), remedy, "bad-task")
+    with asking(str(path)):
+        spec.loader.exec_module(module)
+        task = getattr(module, "task", None)
+        if not isinstance(task, Task):
+            remedy = "Write `task = YourTask()` at its end, of a subclass of ttcnet.tasks.Task."
+            fail("benchmark", "must define `task`, a ttcnet.tasks.Task", str(path), remedy, "bad-task")
+        for field, hint in FIELDS.items():
+            check_type(hint, getattr(task, field), f"{path}: {field}")
+        for field, least in LEAST.items():
+            check_integer(f"{path}: {field}", getattr(task, field), least, "Correct it, or leave it out.")
+        check_type(list[str], [*task.packages], f"{path}: packages")
+        if not NAME.fullmatch(task.name):
+            remedy = "Name it with letters, digits and dashes: a folder is called so."
+            fail("benchmark", "must have a name", f"{task.name!r} in {path}", remedy, "bad-task")
     return task

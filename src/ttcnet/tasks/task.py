@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Protocol, runtime_checkable
 
+from ttcnet.errors import TTCNetError, fail
+from ttcnet.reading import is_unicode
+
 from .statistics import Mean, accuracy, pass_at_k
+
+SHOWN = 80  # characters of an answer that a message quotes
 
 
 @dataclass(frozen=True)
@@ -110,13 +117,67 @@ class Task(Protocol):
         return found
 
 
+@contextmanager
+def asking(name: str, rule: str = "must be a task that can be asked", about: str = "") -> Iterator[None]:
+    """While code of a task runs: what it raises, as an error of ours, for it may be a program of a user's."""
+    try:
+        yield
+    except (TTCNetError, OSError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        said = f"{type(error).__name__}: {error}".removesuffix(": ")
+        remedy = "Correct it, and give the command again."
+        fail("task", rule, f"{said}, in {name}{about and ', for '}{about}", remedy, "bad-task")
+
+
+def graded(task: Task, example: Example, text: str) -> Verdict:
+    """The grade of an answer, as it can be stored."""
+    about = f"example {example.number} and the answer {text[:SHOWN]!r}"
+    with asking(task.name, "must grade any answer", about):
+        return checked(task.grade(example, text))
+
+
+def checked(verdict: Any) -> Verdict:
+    """A verdict of a user's as it can be stored, or an error of Python's: texts are Unicode, numbers are finite."""
+    if not isinstance(verdict, Verdict):
+        raise TypeError(f"grade() gave {verdict!r:.40} and no Verdict")
+    for text in (verdict.answer, verdict.note):
+        if not (text is None or isinstance(text, str)) or (text and not is_unicode(text)):
+            raise TypeError(f"a Verdict with {text!r:.40} where a text belongs")
+    scores = {str(name): each if type(each) in (int, float) else float(each) for name, each in verdict.scores.items()}
+    if not all(map(math.isfinite, scores.values())):
+        raise ValueError(f"a Verdict with the scores {scores}, which are not finite")
+    return Verdict(bool(verdict.right), verdict.answer, verdict.note or "", scores)
+
+
 def read_examples(task: Task, limit: int | None = None) -> list[Example]:
     """The examples of a task, or the first `limit`. An empty answer to each is graded, so that what cannot be graded is
     an error before anything is generated."""
-    examples = task.examples()[:limit]
+    with asking(task.name, "must give its examples"):
+        found = task.examples()
+        if not isinstance(found, list) or not found or not all(isinstance(each, Example) for each in found):
+            raise TypeError(f"examples() gave {found!r:.40}, which is no list of at least one Example")
+        if [each.number for each in found] != [*range(1, len(found) + 1)]:
+            raise ValueError("examples() gave numbers that do not count from 1")
+        examples = found[:limit]
+        digest(examples)  # which needs texts, and data fit for JSON
     for example in examples:
-        task.grade(example, "")
+        with asking(task.name, "must give prompts", f"example {example.number}"):
+            check_prompt(task, example)
+        graded(task, example, "")
     return examples
+
+
+def check_prompt(task: Task, example: Example) -> str:
+    """What a model is asked, if it can be written."""
+    for text in (prompt := task.prompt(example), example.text, example.answer):
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r:.40} where a text belongs")
+        if not is_unicode(text):
+            field = f"problem {example.number} of {task.name}"
+            remedy = "Correct it: it has half a letter."
+            fail(field, "must be whole Unicode text", repr(text[:40]), remedy, "bad-data")
+    return prompt
 
 
 def digest(examples: Iterable[Example]) -> str:

@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, get_type_hints
 
+from ttcnet.bounds import check_seed
 from ttcnet.errors import fail
 from ttcnet.nn.horizon import parse
 from ttcnet.nn.options import check_insert, parse_interleave
@@ -93,9 +94,10 @@ class FineTuning:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 fail(name, "must be above 0 and finite", getattr(self, name), "Pass such a number.", "out-of-range")
-        for name in ("weight_decay", "seed"):
-            if not 0 <= getattr(self, name) < math.inf:
-                fail(name, "must be 0 or more and finite", getattr(self, name), "Pass such a number.", "out-of-range")
+        if not 0 <= self.weight_decay < math.inf:
+            remedy = "Pass such a number."
+            fail("weight_decay", "must be 0 or more and finite", self.weight_decay, remedy, "out-of-range")
+        check_seed(self.seed)
         if not 0 <= self.warm_up < 1:
             remedy = "Pass the share of the steps, such as 0.1."
             fail("warm_up", "must lie in [0, 1)", self.warm_up, remedy, "out-of-range")

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 
 from ttcnet.tasks import Task
+from ttcnet.tasks.task import asking
 
 from ..engines.base import FAILED, check_likelihood
 from ..runs.run import GRADING_THREADS
@@ -44,7 +45,8 @@ class Vote:
         )
         with ThreadPoolExecutor(GRADING_THREADS) as threads:
             same = threads.map(lambda pair: task.same(*pair), pairs)
-            self._same = {frozenset(pair) for pair, equal in zip(pairs, same, strict=True) if equal}
+            with asking(task.name, "must compare answers"):
+                self._same = {frozenset(pair) for pair, equal in zip(pairs, same, strict=True) if equal}
 
     def winner(self, samples: list[Line]) -> Line:
         """A sample of the largest camp, the earlier one of two equal camps; the first sample if none could be read."""

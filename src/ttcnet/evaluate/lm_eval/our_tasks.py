@@ -9,7 +9,7 @@ from typing import Any
 
 from ttcnet.extras import require
 from ttcnet.tasks import NAMES, Task, Verdict, find
-from ttcnet.tasks.task import read_examples
+from ttcnet.tasks.task import asking, graded, read_examples
 
 FILES = (".py", ".jsonl", ".jsonl.gz", ".csv", ".csv.gz")
 
@@ -35,10 +35,11 @@ def config(name: str, data: str | None = None) -> dict[str, Any]:
         return {"test": require("datasets", "lm", "ttcnet eval lm").Dataset.from_list(rows)}
 
     def verdicts(row: dict[str, Any], results: list[list[str]]) -> dict[str, list[dict[str, Any]]]:
-        found = [asdict(task.grade(examples[row["number"] - 1], text)) for text in results[0]]
+        found = [asdict(graded(task, examples[row["number"] - 1], text)) for text in results[0]]
         return dict.fromkeys(names, found)
 
-    names = [*task.metrics([], samples)]
+    with asking(task.name, "must give its metrics"):
+        names = [*task.metrics([], samples)]
     sampling = {"do_sample": True, "temperature": task.temperature, "top_k": 0, "top_p": 1.0}
     return {
         "task": task.name,

@@ -23,7 +23,7 @@ from ttcnet.environment import commit, provenance
 from ttcnet.errors import TTCNetError, check_integer, fail
 from ttcnet.locking import owned
 from ttcnet.model_names import loading, reason
-from ttcnet.models.loading import check_files
+from ttcnet.models.loading import check_files, check_template
 from ttcnet.processes import is_first_process
 from ttcnet.reading import read_json
 from ttcnet.settings import check_settings
@@ -91,6 +91,7 @@ def evaluate(
         with loading(settings.model):
             options = dict(batch_size=batch, trust_remote_code=trust_remote_code)
             model = TTCNetLM(settings.model, settings.adapter, settings.horizon, device, **options)
+        check_template(settings.model, model.tokenizer)
         if settings.chat and model.tokenizer.chat_template is None:
             fail("model", "must have a chat template for --chat", settings.model, "Leave out --chat.", "chat-template")
         _check_settings(settings, model, out)

@@ -18,10 +18,9 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
 from ttcnet.errors import fail
-from ttcnet.reading import is_unicode
 from ttcnet.tasks import Example, Task, Verdict
 from ttcnet.tasks.chat import question
-from ttcnet.tasks.task import digest
+from ttcnet.tasks.task import check_prompt, digest, graded
 from ttcnet.terminal.progress_bars import Bar, Description
 
 from ..engines.base import FAILED, Answer, Ask, Engine, Sampling
@@ -61,13 +60,10 @@ class RunConfig:
         if self.samples > 1 and self.temperature == 0:
             remedy = "Pass, say, 0.6."
             fail("temperature", f"must be above 0 for {self.samples} samples to differ", 0, remedy, "out-of-range")
-        if not math.isfinite(self.temperature):
-            fail("temperature", "must be finite", self.temperature, "Pass, say, 0.6.", "out-of-range")
+        if not 0 <= self.temperature < math.inf:
+            fail("temperature", "must be 0 or more and finite", self.temperature, "Pass, say, 0.6.", "out-of-range")
         for example in self.examples:
-            if not is_unicode(text := self.task.prompt(example)):
-                field = f"problem {example.number} of {self.name}"
-                remedy = "Correct it: it has half a letter."
-                fail(field, "must be whole Unicode text", repr(text[:40]), remedy, "bad-data")
+            check_prompt(self.task, example)
 
     def keys(self) -> list[Key]:
         numbers, samples = [example.number for example in self.examples], range(self.samples)
@@ -180,7 +176,7 @@ def _graded(
 
     def grade(pair: tuple[Key, Answer]) -> Verdict | None:
         key, answer = pair
-        return None if answer.finish == FAILED else config.task.grade(config.example(key), answer.text)
+        return None if answer.finish == FAILED else graded(config.task, config.example(key), answer.text)
 
     lines = []
     for (key, answer), verdict in zip(group, threads.map(grade, group), strict=True):

@@ -11,6 +11,7 @@ from rich.table import Table
 from ttcnet.environment import provenance
 from ttcnet.tasks import Task, Verdict
 from ttcnet.tasks.statistics import Mean
+from ttcnet.tasks.task import asking
 from ttcnet.terminal.console import foreign
 from ttcnet.writing import write_json
 
@@ -56,7 +57,11 @@ def metrics(lines: list[Line], samples: int, task: Task) -> dict[str, Mean | Non
         if line["verdict"] != FAILED:
             right = line["verdict"] == "right"
             answered[line["problem"]].append(Verdict(right, line["answer"], line["note"], line.get("scores", {})))
-    return task.metrics([*answered.values()], samples)
+    with asking(task.name, "must give its metrics"):
+        found = dict(task.metrics([*answered.values()], samples))
+        if odd := [each for each in found.values() if not isinstance(each, Mean | None)]:
+            raise TypeError(f"metrics() gave {odd[0]!r:.40}, which is no Mean")
+        return found
 
 
 def table(summaries: list[dict[str, Any]]) -> Table:

@@ -41,6 +41,9 @@ def load(folder: Path | None, device: str) -> TTCNetForCellClassification:
     model, report = found
     if missing := sorted(report["missing_keys"]):  # which transformers has made up
         fail("model", rule, f"{folder}, which has no {', '.join(missing)[:LONGEST]}", remedy, "no-model")
+    if extra := sorted(report["unexpected_keys"]):  # which transformers has left out
+        value = f"{folder}, whose config.json has no place for {', '.join(extra)[:LONGEST]}"
+        fail("model", rule, value, remedy, "no-model")
     if not _is_sudoku(model):
         value = f"{folder}, whose config.json is for other boards"
         fail("model", rule, value, "Pass the folder that `ttcnet sudoku train` named.", "no-model")

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from ttcnet.bounds import check_seed
 from ttcnet.errors import fail
 from ttcnet.nn.options import SUPERVISION, check_context
 from ttcnet.settings import check_type
@@ -25,7 +26,6 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 }
 AUGMENTATIONS = ("none", "relabel", "relabel+reveal", "all+reveal")
 OF_INSERTED = ("ttc_heads", "interleave", "zero_init", "inserted_lr")  # fields that need inserted layers
-LARGEST_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,7 @@ class SudokuTraining:
             if getattr(self, field) is not None and not 0 <= getattr(self, field) < math.inf:
                 remedy = "Pass 0.001, for example."
                 fail(field, "must be 0 or more and finite", getattr(self, field), remedy, "out-of-range")
-        if not 0 <= self.seed <= LARGEST_SEED:
-            fail("seed", f"must be between 0 and {LARGEST_SEED}", self.seed, "Pass such a number.", "out-of-range")
+        check_seed(self.seed)
         if not 0 <= self.ema < 1:
             fail("ema", "must lie in [0, 1)", self.ema, "Pass 0.999, say, or 0 for none.", "out-of-range")
 

@@ -18,7 +18,7 @@ from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.nn import ttc_layers
 from ttcnet.processes import join_job
 from ttcnet.tasks import Example, Task, find
-from ttcnet.tasks.task import digest, read_examples
+from ttcnet.tasks.task import digest, graded, read_examples
 from ttcnet.terminal.console import tell
 from ttcnet.torch_settings import avoid_cudnn
 
@@ -124,7 +124,7 @@ def read(name: str, config: Reinforcement, limit: int | None = None) -> tuple[Ta
 
 def check_rewards(task: Task, examples: Sequence[Example], rewards: dict[str, float]) -> None:
     """Fail if the task does not give what rewards are made of."""
-    known = {*GRADED, *task.grade(examples[0], "").scores}
+    known = {*GRADED, *graded(task, examples[0], "").scores}
     if unknown := sorted(set(rewards) - known):
         rule = f"must name some of {', '.join(sorted(known))}, which answers to {task.name} are or score"
         fail("rewards", rule, ", ".join(unknown), "Correct the name, or have grade() give it.", "unknown-name")

@@ -19,6 +19,7 @@ from ttcnet.nn import ttc_layers
 from ttcnet.processes import any_of_all, count, rank, whole
 from ttcnet.tasks import Example, Task, Verdict
 from ttcnet.tasks.chat import prompt, question
+from ttcnet.tasks.task import checked
 
 from ..checkpoint import trained_parameters
 
@@ -39,7 +40,7 @@ class Sample(NamedTuple):
 class GradingError(Exception):
     """Some process could not grade an answer. Nothing was learned from the samples of the step, in any process."""
 
-    def __init__(self, error: Exception | None, about: str, first: int) -> None:
+    def __init__(self, error: BaseException | None, about: str, first: int) -> None:
         super().__init__(str(error))
         self.error, self.about, self.first = error, about, first
 
@@ -87,23 +88,23 @@ class Questions:
         one of them, it fails in all."""
         texts = [self.tokenizer.decode(answer.tokens, skip_special_tokens=True) for answer in answers]
 
-        def grade(number: int) -> Sample | Exception:
+        def grade(number: int) -> Sample | BaseException:
             place, answer = places[number], answers[number]
             try:
-                verdict = self.task.grade(self.examples[place], texts[number])
+                verdict = checked(self.task.grade(self.examples[place], texts[number]))
                 return Sample(place, answer.tokens, answer.ended, verdict, self.worth(verdict, answer.ended))
-            except Exception as error:  # a program of the user's, which may raise anything
+            except (Exception, SystemExit) as error:  # a program of the user's, which may raise anything
                 return error
 
         with ThreadPoolExecutor(GRADING_THREADS) as threads:
             found = list(threads.map(grade, range(len(places))))
-        faults = [number for number, each in enumerate(found) if isinstance(each, Exception)]
+        faults = [number for number, each in enumerate(found) if isinstance(each, BaseException)]
         failed = any_of_all(*(bool(faults) and rank() == number for number in range(count())))
         if any(failed):
             error, about = None, ""
             if faults:
                 fault = found[faults[0]]
-                error = fault if isinstance(fault, Exception) else None
+                error = fault if isinstance(fault, BaseException) else None
                 about = f"example {self.examples[places[faults[0]]].number} and the answer {texts[faults[0]][:SHOWN]!r}"
             raise GradingError(error, about, failed.index(True))
         return [each for each in found if isinstance(each, Sample)]

@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, get_type_hints
 
+from ttcnet.bounds import check_seed
 from ttcnet.errors import fail
 from ttcnet.nn.horizon import parse
 from ttcnet.settings import check_type
@@ -118,7 +119,8 @@ class Reinforcement:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 fail(name, "must be above 0 and finite", value, "Pass such a number.", "out-of-range")
-        for name in ("weight_decay", "seed", "beta"):
+        check_seed(self.seed)
+        for name in ("weight_decay", "beta"):
             if not 0 <= getattr(self, name) < math.inf:
                 fail(name, "must be 0 or more and finite", getattr(self, name), "Pass such a number.", "out-of-range")
         if not 0 <= self.warm_up < 1:

@@ -23,7 +23,7 @@ SHORT = 0.1  # steps of up to this length call for regularisation
 NEAR = 0.1  # residual from which on the curvature of the dynamics counts
 ENOUGH = 1e-4  # of what the slope promises
 LEAST, MOST = 1e-3, 1e7  # regularisation: the first over the curvature of the cost to go, the last over the first
-PATIENCE = 5  # iterations whose gain is lost in the rounding of the cost
+PATIENCE = 10  # iterations whose gain is lost in the rounding of the cost, and that come no nearer to a solution
 
 
 class Setting(NamedTuple):
@@ -58,6 +58,7 @@ class Search:
         self.status = torch.full((count,), int(Status.ITERATION_LIMIT), device=self.h0.device)
         self.iterations = torch.zeros_like(self.status)
         self.residual = torch.full_like(self.h0[:, 0], torch.inf)
+        self.nearest = self.residual.clone()
         self.mu, self.unit = torch.zeros_like(self.residual), torch.ones_like(self.residual)
         self.factor, self.patience = self.unit.clone(), torch.full_like(self.status, PATIENCE)
 
@@ -100,6 +101,9 @@ class Search:
         step = towards_minimum(mended(model, extra), slope, u, low, high)
         residual = torch.where(step.residual.isnan(), torch.inf, step.residual)  # the model has no minimum: regularise
         self.residual[live], self.costate[live], self.K[live] = residual, step.costate, step.K
+        nearer = residual < 0.9 * self.nearest[live]
+        self.nearest[live] = torch.where(nearer, residual, self.nearest[live])
+        self.patience[live[nearer]] = PATIENCE
         self.held_low[live], self.held_high[live] = step.low & (u <= low), step.high & (u >= high)
         self.status[live[step.residual <= self.tolerance]] = int(Status.CONVERGED)
         broken = ~torch.stack([x.flatten(1).isfinite().all(-1) for x in model]).all(0)

@@ -14,7 +14,7 @@ from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
 
-from ttcnet.errors import fail
+from ttcnet.errors import TTCNetError, fail
 from ttcnet.extras import require
 
 from .stated import BOX, HASHES, stated
@@ -78,8 +78,13 @@ def main() -> None:
         _math_verify()
         warnings.simplefilter("ignore")  # behind the import of sympy, which has filters of its own
         _say({"ready": True})
+    except TTCNetError as error:
+        told = error.field, error.rule, str(error.value), error.remedy, error.code
+        _say({"error": told})
+        return
     except ImportError as error:
-        _say({"error": str(error)})
+        remedy = "Install it anew with: pip install --force-reinstall 'ttcnet[eval]'"
+        _say({"error": ("Grading answers", "needs math_verify as it is released", str(error), remedy, "package")})
         return
     for line in sys.stdin:
         task = json.loads(line)

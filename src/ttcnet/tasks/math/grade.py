@@ -16,6 +16,8 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
+from ttcnet.errors import fail
+
 from ..task import Verdict
 
 PACKAGES = ("math-verify", "antlr4-python3-runtime")  # other versions of them grade differently
@@ -91,7 +93,7 @@ class _Process:
 
     def ask(self, gold: str, text: str, seconds: float) -> Verdict:
         code = 0
-        for _ in range(2):  # what ends of itself, for want of memory, may get through another time
+        for _ in range(2):  # a process that died for want of memory may succeed at the second attempt
             try:
                 return Verdict(**_exchange(self._ready(), {"gold": gold, "text": text, "seconds": seconds}))
             except _EndedError:
@@ -113,7 +115,7 @@ class _Process:
                 raise RuntimeError(f"the grader ended with {self.close()} before it began") from None
             if "error" in news:
                 self.close()
-                raise ImportError(news["error"])
+                fail(*news["error"])
         return self._running
 
     def close(self) -> int:

@@ -15,6 +15,7 @@ import ttcnet.adapter as adapter
 from tests.raising import raises
 from ttcnet import tensor_file
 from ttcnet.adapter.storage import FILE
+from ttcnet.nn.options import CONTEXTS
 
 from .bases import BASELINES, FAMILIES, awake, base, config, tokens, wake
 
@@ -97,12 +98,19 @@ def test_the_way_of_being_time_homogeneous_is_kept(tmp_path, how):
 
 
 def test_the_context_is_kept(tmp_path, caplog):
-    for context in ("token", "head"):
+    for context in CONTEXTS:
         model = awake(context=context)
+        with torch.no_grad():  # no weight is where it starts
+            for parameter in adapter.parameters(model).values():
+                parameter += 0.01
         adapter.save(model, tmp_path / context)
-        loaded = adapter.load(base(), tmp_path / context)
-        assert loaded.config.adapter.context == context
-        assert torch.equal(logits(loaded), logits(model))
+        model.save_pretrained(tmp_path / context / "whole")
+        alone = adapter.load(base(), tmp_path / context)
+        whole = AutoModelForCausalLM.from_pretrained(tmp_path / context / "whole")
+        for loaded in (alone, whole):
+            assert loaded.config.adapter.context == context
+            assert same_weights(loaded.state_dict(), model.state_dict())
+            assert torch.equal(logits(loaded), logits(model))
     assert "context" not in caplog.text
 
 

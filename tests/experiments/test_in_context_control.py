@@ -234,7 +234,7 @@ def test_runs_write_all_that_belongs_to_a_result(start):
     assert "5. " not in answers
     assert "told outright" not in answers
     assert "8. " not in answers
-    assert "| less regret than least squares, and a planner, after so many transitions |" in answers
+    assert "| less regret than a planner that believes least squares, at which numbers of transitions |" in answers
     before = (out / "read/mlp/run/metrics.json").read_bytes()
     start(only=["read/mlp"])
     assert (out / "read/mlp/run/metrics.json").read_bytes() == before
@@ -246,8 +246,9 @@ def test_a_round_with_fits_answers_what_it_asks_besides(start, tmp_path):
     shutil.copytree(out / "fitted", tmp_path / "third-small" / "fitted")
     rows = context_table("third-answers", tmp_path).splitlines()[2:]
     answers = dict(row.strip("| ").split(" | ") for row in rows)
-    assert answers["fitted: 7. with 64 demonstrations at most what they leave with all"]
-    assert answers["fitted: 8. less regret than the fit of the tokens, and a planner, after so many transitions"]
+    assert answers["fitted: 7. with 64 demonstrations: not above both MLPs with all"]
+    planner = "a planner that believes the fit of the tokens"
+    assert answers[f"fitted: 8. less regret than {planner}, at which numbers of transitions"]
     assert sum(question.startswith("fitted: 9. ") for question in answers) == 8
     rows = context_table("third-learning", tmp_path).splitlines()
     fitted = json.loads((out / "fitted/system/run/metrics.json").read_text())

@@ -11,6 +11,7 @@ from ttcnet.models import TTCNetConfig, TTCNetForCausalLM, TTCNetForCellClassifi
 from ttcnet.models.pattern import blocks_of, interleaved
 from ttcnet.nn import TTCLayer
 from ttcnet.nn.mixers import KINDS
+from ttcnet.nn.options import CONTEXTS
 
 SMALL = dict(vocab_size=40, hidden_size=32, num_attention_heads=2, ttc_state_size=8, ttc_rank=8)
 
@@ -209,12 +210,17 @@ def test_states_to_continue_from():
         model(boards, state=torch.zeros(2, 80, 32))
 
 
-def test_saved_and_loaded(tmp_path):
-    model = cells(interleave="2:1").eval()
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_saved_and_loaded(context, tmp_path):
+    model = cells(interleave="2:1", ttc_context=context).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # no weight is where it starts
+            parameter += 0.01
     model.save_pretrained(tmp_path)
     loaded = TTCNetForCellClassification.from_pretrained(tmp_path).eval()
     assert loaded.config.loops == 4
     assert loaded.config.blocks == model.config.blocks
+    assert all(torch.equal(loaded.state_dict()[name], weight) for name, weight in model.state_dict().items())
     assert "1 blocks of width 32 (1 x attention + ttc@2), applied 4 times" in (tmp_path / "README.md").read_text()
     boards, _ = board()
     with torch.no_grad():

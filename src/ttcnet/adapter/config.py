@@ -37,7 +37,8 @@ class TTCAdapterConfig:
         state_size: n, the size of a problem's state.
         action_size: m, the size of its action; None means n.
         rank: number of basis matrices.
-        context: what problems are written from: "token", or "head" as in the paper's text.
+        context: how a token writes its problems: "token", from the whole token; "head", each from its head's own
+            state, as in the paper's text; or "system", dense dynamics from the whole token. See `TTCLayer`.
         horizon: steps that a plan looks ahead; see `set_horizon`.
         time_homogeneous: the problem is the same at every step of the horizon (an ablation of the paper): "pure", or
             True as in earlier runs; see `TTCLayer`.

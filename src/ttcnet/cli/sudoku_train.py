@@ -51,7 +51,7 @@ def train(
         str, typer.Option(help="A loss after every block, after every loop, or at the end.")
     ] = SudokuTraining.supervision,
     context: Annotated[
-        str, typer.Option(help="What TTC layers write their problems from: token or head.")
+        str, typer.Option(help="How a token writes its TTC problems: token, head or system.")
     ] = SudokuTraining.context,
     zero_init: Annotated[
         bool, typer.Option("--zero-init", help="Inserted layers put out zero at first.")

@@ -5,7 +5,7 @@ For every head, with coefficients c and e that are linear in the token and share
     A = I + D (A_0 + Σ_i c_i A_i) D      B = D (B_0 + Σ_i e_i B_i)      Q = D C diag(q) C' D      R^-1 = diag(r_inv)
 
 A_i, B_i and C are learned; the state h_0 is linear in the token, and so are q and r_inv before a softplus. The last
-step costs what the others do. Nothing is scaled to a fixed size: what the token says of sizes stays.
+step has the same cost as the others. Nothing is scaled to a fixed size: the token decides on sizes.
 
 D² is diagonal: the pace of each state, learned. A pace of 1/32 is that of a continuous system in steps of 1/32, whose
 plans still change at horizons of 32. Paces start between 1 and 1/32. Were all of them 1, plans would look the same from
@@ -26,13 +26,15 @@ from ttcnet.errors import fail
 from ttcnet.lqr import StationaryLQR
 from ttcnet.lqr.arithmetic import without_autocast, working_dtype
 
+from .mixers.base import fill
+
 FADING = 0.3  # A_0 is -FADING times the identity: a state that is left alone fades
 SPREAD = 0.3  # of A and B over tokens, at the start, where the pace is 1
 SLOWEST = 1 / 32  # of the paces, at the start
 
 
 class SystemContext(nn.Module):
-    """Problems from what the layer's projection puts out.
+    """Problems from the output of the layer's projection.
 
     Args:
         heads: number of heads.
@@ -69,12 +71,16 @@ class SystemContext(nn.Module):
         n, _ = self.sizes
         one = torch.eye(n, device=self.C.device, dtype=self.C.dtype)
         nn.init.zeros_(self.bias)
-        for bases in (self.bases_A, self.bases_B):
-            nn.init.normal_(bases, std=SPREAD * self.rank**-0.5)
-        self.bases_A[0] = -FADING * one
-        nn.init.normal_(self.bases_B[0], std=n**-0.5)
-        self.C.copy_(one + 0.1 * torch.randn_like(self.C))
-        self.log_pace.copy_(math.log(SLOWEST) * torch.linspace(0, 1, n).repeat(self.heads))
+        of_A, of_B = (
+            nn.init.normal_(torch.empty_like(bases), std=SPREAD * self.rank**-0.5)
+            for bases in (self.bases_A, self.bases_B)
+        )
+        of_A[0] = -FADING * one
+        nn.init.normal_(of_B[0], std=n**-0.5)
+        fill(self.bases_A, of_A)
+        fill(self.bases_B, of_B)
+        fill(self.C, one + 0.1 * torch.randn_like(self.C))
+        fill(self.log_pace, math.log(SLOWEST) * torch.linspace(0, 1, n).repeat(self.heads))
 
     def forward(self, inputs: Tensor) -> StationaryLQR:
         """Problems from (N, inputs)."""

@@ -93,7 +93,7 @@ class SudokuObjective:
 
 def learner(config: SudokuTraining, boards: Boards, device: torch.device | str = "cpu") -> Learner:
     """A new model that learns. On a GPU its blocks are compiled; with one process its steps are captured as a CUDA
-    graph."""
+    graph, unless TTC layers have the context "system", whose solver may wait for the GPU."""
     objective, place = SudokuObjective(config, boards, device), torch.device(device)
     torch.manual_seed(config.seed)
     model = TTCNetForCellClassification(config.model()).train()
@@ -112,7 +112,8 @@ def learner(config: SudokuTraining, boards: Boards, device: torch.device | str =
 
     groups = parameter_groups(model, config.weight_decay, spared=spared, apart=inserted, share=share)
     options: dict[str, Any] = dict(seed=config.seed, clip=config.clip, ema=config.ema)
-    return Learner(objective, model, groups, place, bf16=on_gpu, captured=on_gpu and count() == 1, **options)
+    captured = on_gpu and count() == 1 and config.context != "system"
+    return Learner(objective, model, groups, place, bf16=on_gpu, captured=captured, **options)
 
 
 def run_of(config: SudokuTraining, boards: Boards, out: Path, **options: Any) -> Run:

@@ -1,4 +1,4 @@
-"""What a run trains: the paper's setting, for TTC-Net and for what it is compared with."""
+"""Settings of a training run: the paper's, for TTC-Net and for the architectures that it is compared with."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class SudokuTraining:
             boards is new at every step. It needs `recall`.
         interleave: "8:1" inserts a layer into the last of every 8 blocks, counted in every loop; None is that, or the
             last of all if they are fewer.
-        supervision: what a loss is taken of: what comes out of every "block", of every "loop", or at the "end" alone.
-        context: of TTC layers: "token" or "head".
+        supervision: which outputs have a loss: those of every "block", of every "loop", or the last alone ("end").
+        context: of TTC layers: "token", "head" or "system"; see `TTCLayer`.
         zero_init: inserted layers start with an output of zero.
         inserted_lr: the highest learning rate of inserted layers; None is `lr`. It falls in proportion.
         decay_bases: weight decay on the bases of TTC layers too.

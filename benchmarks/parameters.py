@@ -1,4 +1,4 @@
-"""How many parameters each layer has, as it comes and in TTC's place."""
+"""How many parameters each layer has, with its default sizes and in TTC's place."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ttcnet.nn import TTCLayer, mixers
 
 
 def parameter_rows() -> list[dict[str, str]]:
-    """Parameters of every mixer as it comes, and in TTC's place with as many as TTC."""
+    """Parameters of every mixer with its default sizes, and in TTC's place with as many as TTC."""
     rows = []
     for width, heads in ((128, 4), (1024, 16), (4096, 16)):
         with torch.device("meta"):
@@ -28,6 +28,6 @@ def _row(kind: str, width: int, heads: int, own: int, matched: str, target: int)
         "layer": kind,
         "width": str(width),
         "heads": str(heads),
-        "as it comes": f"{own:,}",
+        "default sizes": f"{own:,}",
         "in TTC's place": as_ttc,
     }

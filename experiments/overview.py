@@ -1,7 +1,7 @@
 """Where planning pays, all tasks together: two tables, and a picture of them.
 
-planning-uses     for README: what is left and what acting costs, in a few columns
-planning-tasks    the same with a single step, horizons of the layer's own, and the answer
+planning-uses     for README: unexplained variance and the cost of acting
+planning-tasks    the same with standard errors, other horizons of the layer, and the answer
 
     python -m experiments.overview --out docs/images/planning.svg
 
@@ -25,6 +25,7 @@ from experiments.where_planning_pays.table import verdict, with_error
 from ttcnet.extras import require
 
 ARMS = ("system", "mlp", "mlp-2.5", "system-one")
+OTHERS = ("MLP", "MLP 2.5 times as large", "TTC with one step")  # in the order of ARMS
 RESULTS = Path(__file__).parent
 BLUE, ORANGE, GREEN, PURPLE, GREY = COLOURS = ("#2563eb", "#d97706", "#059669", "#7c3aed", "#6b7280")
 SHORT = (1, 2, 4, 8, 16, 32)  # horizons of the picture
@@ -32,8 +33,8 @@ SHORT = (1, 2, 4, 8, 16, 32)  # horizons of the picture
 
 @dataclass(frozen=True)
 class Task:
-    """What arms leave (unexplained variance) and pay (times the planner's cost), seed by seed; the layer's own horizon
-    where the planner looks 32 steps ahead."""
+    """Unexplained variance and cost of acting (in multiples of the planner's) of every arm, seed by seed; unexplained
+    variance of the layer by its horizon, where the planner looks 32 steps ahead."""
 
     title: str
     left: dict[str, list[float]]
@@ -102,20 +103,19 @@ def overview_table(view: str, results: Path = RESULTS) -> str:
 
 
 def _uses(found: list[Task]) -> list[str]:
-    titles = ["unexplained: TTC", "MLP", "MLP of 2.5 times", "acting: TTC", "MLP", "MLP of 2.5 times"]
+    titles = ["unexplained: TTC", *OTHERS, "cost of acting: TTC", *OTHERS]
     lines = ["| | " + " | ".join(titles) + " |", "|---|" + "--:|" * len(titles)]
     for task in found:
-        cells = [f"{mean(task.left[arm]):.3f}" for arm in ARMS[:3]] + [
-            f"{mean(task.paid[arm]):.2f}" for arm in ARMS[:3]
-        ]
+        cells = [f"{mean(task.left[arm]):.3f}" if arm in task.left else "" for arm in ARMS]
+        cells += [f"{mean(task.paid[arm]):.2f}" if arm in task.paid else "" for arm in ARMS]
         lines.append(f"| {task.title} | {' | '.join(cells)} |")
     return lines
 
 
 def _tasks(found: list[Task]) -> list[str]:
     titles = [
-        "less left than both MLPs", "TTC", "MLP", "MLP of 2.5 times", "TTC with one step", "own T = 1", "own T = 8",
-        "acting: TTC", "MLP", "MLP of 2.5 times", "TTC with one step",
+        "TTC below both MLPs", "unexplained: TTC", *OTHERS, "planner at T = 32: TTC at T = 1", "TTC at T = 8",
+        "cost of acting: TTC", *OTHERS,
     ]  # fmt: skip
     lines = ["| | " + " | ".join(titles) + " |", "|---|" + "--:|" * len(titles)]
     for task in found:
@@ -130,7 +130,7 @@ def _cell(values: list[float] | None) -> str:
 
 
 def picture(found: list[Task]) -> Any:
-    """What the layer leaves, as a share of what the better MLP leaves; and its horizon as a knob."""
+    """Unexplained variance of the layer as a share of the better MLP's; and its horizon as a knob."""
     pyplot = require("matplotlib.pyplot", "plot", "Drawing")
     figure, (bars, knob) = pyplot.subplots(1, 2, figsize=(9.6, 4.2), layout="constrained", width_ratios=[1, 1])
     for place, task in enumerate(found):
@@ -141,7 +141,7 @@ def picture(found: list[Task]) -> Any:
                 bars.barh(place + shift, share, 0.36, color=colour)
                 bars.text(share + 0.02, place + shift, f"{100 * share:.0f} %", va="center", fontsize=8)
     bars.axvline(1, color=GREY, lw=1, ls="--")
-    bars.set(title="Left unexplained, as a share of what the better MLP leaves", xlim=(0, None))
+    bars.set(title="Unexplained variance, as a share of the better MLP's", xlim=(0, None))
     bars.set_yticks(range(len(found)), [task.title.replace(", ", ",\n") for task in found])
     bars.tick_params(axis="y", labelsize=8)
     bars.invert_yaxis()
@@ -152,7 +152,7 @@ def picture(found: list[Task]) -> Any:
     styles = [(colour, dash) for dash in ("-", "--") for colour in COLOURS]
     for task, (colour, dash) in zip(found, styles, strict=False):
         knob.plot(SHORT, [mean(task.knob[T]) for T in SHORT], dash, marker="o", ms=3, color=colour, label=task.title)
-    knob.set(title="Left by TTC, by its horizon at the test", xscale="log", yscale="log", xlabel="horizon")
+    knob.set(title="Unexplained variance of TTC, by its horizon", xscale="log", yscale="log", xlabel="horizon")
     knob.set_xticks(SHORT, [str(T) for T in SHORT])
     knob.minorticks_off()
     figure.legend(*knob.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)

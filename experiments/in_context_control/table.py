@@ -25,11 +25,11 @@ from ttcnet.train.run import settings_of
 Run = dict[str, Any]
 ARMS = {
     "system": "TTC that writes systems", "system-one": "TTC that writes systems and plans one step", "mlp": "MLP",
-    "mlp-2.5": "MLP of 2.5 times", "ttc": "TTC, token context", "linear": "no layer",
+    "mlp-2.5": "MLP 2.5 times as large", "ttc": "TTC, token context", "linear": "no layer",
 }  # fmt: skip
 REFERENCES = {
-    "ridge": "least squares, and a planner", "fit": "the fit of the tokens, and a planner",
-    "estimate": "what the trunk says, and a planner",
+    "ridge": "a planner that believes least squares", "fit": "a planner that believes the fit of the tokens",
+    "estimate": "a planner that believes the trunk",
 }  # fmt: skip
 TASKS = {"read": "", "told": "told outright: ", "fitted": "fitted: "}
 MLPS = ("mlp", "mlp-2.5")
@@ -125,8 +125,8 @@ def _against(
 
 def _told(here: dict[str, Run]) -> dict[str, str]:
     return {
-        "less left than both MLPs": _against(here, "unexplained", "seen", "trained"),
-        "less regret": _against(here, "acting", "seen", None),
+        "below both MLPs": _against(here, "unexplained", "seen", "trained"),
+        "less regret than with both MLPs": _against(here, "acting", "seen", None),
     }
 
 
@@ -135,24 +135,24 @@ def _read(here: dict[str, Run]) -> dict[str, str]:
     own, rivals = here["system"], [here[arm] for arm in MLPS]
     whole = [_all_lengths(run) for run in (own, *rivals)]
     found = {
-        "1. less left than both MLPs": _against(here, "unexplained", "seen", "trained"),
-        "1. prefixes of all lengths together": verdict(whole[0], whole[1:]),
-        "2. less regret": _against(here, "acting", "seen", None),
+        "1. below both MLPs": _against(here, "unexplained", "seen", "trained"),
+        "1. below both MLPs, prefixes of all lengths": verdict(whole[0], whole[1:]),
+        "2. less regret than with both MLPs": _against(here, "acting", "seen", None),
     }
     for kind, words in (("seen", ""), ("held out", ", held out systems")):
         told = [min((_values(run, "unexplained", kind, name, 16) for name in ("64", TOLD)), key=mean) for run in rivals]
         answer = verdict(_values(own, "unexplained", kind, "64", 16), told)
-        found[f"3. T = 64{words}, the better way of telling"] = answer
+        found[f"3. below both MLPs, T = 64{words}"] = answer
     found |= {
-        "3. less left, held out systems": _against(here, "unexplained", "held out", "trained"),
-        "3. less regret, held out systems": _against(here, "acting", "held out", None),
-        "4. with 8 transitions at most what they leave with 16": _against(
+        "3. below both MLPs, held out systems": _against(here, "unexplained", "held out", "trained"),
+        "3. less regret than with both MLPs, held out systems": _against(here, "acting", "held out", None),
+        "4. with 8 transitions: not above both MLPs with 16": _against(
             here, "unexplained", "seen", "trained", 8, 16, True
         ),
     }
     if "system-one" in here:
         values, one = (_values(run, "unexplained", "seen", "trained", 16) for run in (own, here["system-one"]))
-        found["5. less left than with one step"] = verdict(values, [one])
+        found["5. below TTC with one step"] = verdict(values, [one])
     return found
 
 
@@ -161,13 +161,13 @@ def _more(here: dict[str, Run], references: Run, few: dict[str, Run]) -> dict[st
     found = dict[str, str]()
     if "system" in few:
         rivals = [_values(here[arm], "unexplained", "seen", "trained", 16) for arm in MLPS]
-        share = f"{few['system']['config']['pool']:,} demonstrations at most what they leave with all"
+        share = f"{few['system']['config']['pool']:,} demonstrations: not above both MLPs with all"
         values = _values(few["system"], "unexplained", "seen", "trained", 16)
         found[f"7. with {share}"] = verdict(values, rivals, True)
     believed = "fit" if here["system"].get("learning") else "ridge"
     if believed in references:
         number = "8. " * (believed == "fit")
-        found[f"{number}less regret than {REFERENCES[believed]}, after so many transitions"] = _against_planner(
+        found[f"{number}less regret than {REFERENCES[believed]}, at which numbers of transitions"] = _against_planner(
             here["system"], references[believed]
         )
     for each in here["system"].get("learning") or ():

@@ -24,7 +24,7 @@ KINDS = ("test", "held out")
 ARMS = {
     "ttc": "TTC", "head": 'TTC, context "head"', "fixed": "TTC, trained at T = 8", "one": "TTC, trained at T = 1",
     "system": 'TTC, context "system"', "system-one": 'TTC, context "system", trained at T = 1',
-    "mlp": "MLP of its size", "mlp-2.5": "MLP of 2.5 times",
+    "mlp": "MLP of its size", "mlp-2.5": "MLP 2.5 times as large",
 }  # fmt: skip
 SWITCHES = {
     "terminal-shared": "terminal cost shared, Qf = Q",

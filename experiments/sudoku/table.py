@@ -152,21 +152,26 @@ def _looped_caption(runs: list[dict[str, Any]], data: list[str], arms: dict[str,
 
 
 def shipped_table(results: Path) -> str:
-    """Of the model in the package, the pilot's carried32: hard boards and test boards by loops, and without plans."""
+    """Of the model in the package, the pilot's carried32: hard boards as the pilot measured them, and test boards as
+    `ttcnet sudoku eval` does."""
     told = PILOT.findall((results / "looped" / "pilot.txt").read_text())
     found = {(data, int(loops), horizon): rate for data, loops, horizon, rate in told}
     test = json.loads((results / "shipped" / "test.json").read_text())
-    by_cell = {rate["loops"]: rate["boards"]["rate"] for rate in test["results"] if rate["mode"] == "multi"}
-    kinds = {"hard boards, one pass": ("hard", "None"), "hard boards, one pass, without plans": ("hard", "0")}
-    kinds["test boards, one pass"] = "test", "None"
+    solved = {(rate["mode"], rate["loops"]): f"{100 * rate['boards']['rate']:.1f}" for rate in test["results"]}
     loops = sorted({loops for _, loops, _ in found})
-    rows = {name: [found.get((data, each, T), "") for each in loops] for name, (data, T) in kinds.items()}
-    rows["test boards, cell by cell"] = [f"{100 * by_cell[each]:.1f}" if each in by_cell else "" for each in loops]
+    rows = {
+        "hard boards, one pass": [found.get(("hard", each, "None"), "") for each in loops],
+        "hard boards, one pass, without plans": [found.get(("hard", each, "0"), "") for each in loops],
+        "test boards, one pass": [solved.get(("single", each), "") for each in loops],
+        "test boards, cell by cell": [solved.get(("multi", each), "") for each in loops],
+    }
     lines = [f"| | {' | '.join(f'{each} loops' for each in loops)} |", "|---|" + "--:|" * len(loops)]
     lines += [f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items()]
     return "\n".join(lines) + (
-        "\n\nPercent of boards that are solved: 640 boards that need ten guesses or more, of 51 solutions, and "
-        f"{test['boards']:,} test boards. {test['machine']['gpu']}, torch {test['versions']['torch']}.\n"
+        "\n\nPercent of boards that are solved. Hard boards: 640 that need ten guesses or more, with 51 solutions "
+        "among them, as measured at the end of training (`experiments/sudoku/results/looped/pilot.txt`). Test boards: "
+        f"{test['boards']:,}, by `ttcnet sudoku eval` (`experiments/sudoku/results/shipped/test.json`). "
+        f"{test['machine']['gpu']}, torch {test['versions']['torch']}.\n"
     )
 
 

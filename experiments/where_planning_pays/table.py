@@ -29,7 +29,7 @@ Run = dict[str, Any]
 SYSTEMS = ("dense", "cart-pole", "pendulums")
 ARMS = {
     "fixed-scale": "TTC, actions at a fixed scale", "ttc": "TTC", "mlp": "MLP of its size",
-    "mlp-2.5": "MLP of 2.5 times", "one": "TTC that plans one step", "linear": "no layer",
+    "mlp-2.5": "MLP 2.5 times as large", "one": "TTC that plans one step", "linear": "no layer",
     "system": "TTC that writes systems", "system-one": "TTC that writes systems and plans one step",
 }  # fmt: skip
 TTC, MLPS = ("fixed-scale", "ttc", "system"), ("mlp", "mlp-2.5")
@@ -118,9 +118,9 @@ def _numbers(runs: dict[tuple[str, str], dict[int, Run]]) -> list[str]:
 
 def _answers(runs: dict[tuple[str, str], dict[int, Run]]) -> list[str]:
     titles = [
-        "1. less left than both MLPs, T of training", "2. T = 64, the better way of telling",
-        "2. held out systems, T of training", "3. own T = 8 against 1", "4. with a third of the demonstrations",
-        "5. against one step",
+        "1. below both MLPs, horizons of training", "2. below both MLPs, T = 64",
+        "2. below both MLPs, systems held out", "3. planner at T = 32: TTC at T = 8 below T = 1",
+        "4. a third of the demonstrations: not above both MLPs", "5. below TTC with one step",
     ]  # fmt: skip
     lines, sentences = ["| | " + " | ".join(titles) + " |", "|---|" + "--:|" * len(titles)], list[str]()
     for system in SYSTEMS:
@@ -149,8 +149,9 @@ def _answers(runs: dict[tuple[str, str], dict[int, Run]]) -> list[str]:
 def _mujoco(results: Path) -> list[str]:
     """Every run of the arms of MuJoCo."""
     titles = [
-        "parameters", "rate", "T of training", "T = 64", "heavier", "other weights", "own T = 1", "own T = 8",
-        "acting: T = 32", "acting: T = 64", "acting: heavier", "acting: other weights",
+        "parameters", "rate", "unexplained: horizons of training", "T = 64", "heavier arms", "other weights",
+        "planner at T = 32: TTC at T = 1", "TTC at T = 8", "cost of acting: T = 32", "T = 64", "heavier arms",
+        "other weights",
     ]  # fmt: skip
     lines, every = ["| | " + " | ".join(titles) + " |", "|---|" + "--:|" * len(titles)], list[Run]()
     for title, here in _of_arms(results):
@@ -184,9 +185,10 @@ def _mujoco(results: Path) -> list[str]:
 def _mujoco_answers(results: Path) -> list[str]:
     """The questions that are asked of the arms of MuJoCo."""
     titles = [
-        "1. T of training", "2. T = 64, the better way of telling", "2. heavier arms", "2. other weights",
-        "3. own T = 8 against 1", "4. left, MLPs with three times the demonstrations", "4. acting, the same",
-        "5. against one step", "7. acting at T = 32",
+        "1. below both MLPs, horizons of training", "2. below both MLPs, T = 64", "2. heavier arms", "2. other weights",
+        "3. planner at T = 32: TTC at T = 8 below T = 1", "4. not above MLPs with three times the demonstrations",
+        "4. acting costs no more than with those MLPs", "5. below TTC with one step",
+        "7. acting costs less than with both MLPs",
     ]  # fmt: skip
     lines = ["| | " + " | ".join(titles) + " |", "|---|" + "--:|" * len(titles)]
     for title, runs in _of_arms(results):
@@ -232,20 +234,21 @@ def _advice(system: str, here: dict[str, Run], arms: list[str]) -> str:
     """What a user should take from a system, by question 1, and by question 5 where it was asked."""
     yes = any(verdict(_left(here[arm]), [_left(here[rival]) for rival in MLPS]).startswith(YES) for arm in arms)
     if not yes:
-        text = f"**Do not plan ahead with it for** {USES[system]}: at the horizons of training an MLP does as well."
+        text = f"**Do not plan ahead with it for** {USES[system]}: at the horizons of training an MLP does as well or "
+        text += "better."
         if one := next((arm for arm in ("one", "system-one") if arm in here), None):
             found = verdict(_left(here[one]), [_left(here[rival]) for rival in MLPS])
-            text += f" Does a TTC layer that plans one step, and is told T, beat both? {found}."
+            text += f" Is a TTC layer with one step, told T, below both MLPs? {found}."
         return text
-    text = f"**Use it for** {USES[system]}: it beats an MLP of 2.5 times its size."
+    text = f"**Use it for** {USES[system]}: it beats an MLP 2.5 times as large."
     best = min(arms, key=lambda arm: mean(_left(here[arm])))
     single = _one_step(best)
     if single in here:
-        left = " against ".join(f"{mean(_left(here[arm])):.3f}" for arm in (single, best))
+        left = ", and ".join(f"{mean(_left(here[arm])):.3f}" for arm in (best, single))
         ahead = verdict(_left(here[best]), [_left(here[single])]).startswith(YES)
         text += (
-            f" **Looking ahead {'pays there' if ahead else 'does not do it there'}:** the best layer when it plans a "
-            f"single step, and is told T as a feature, leaves {left}."
+            f" **Looking ahead {'pays there' if ahead else 'is not the gain there'}:** the best layer has {left} with "
+            "one step, told T as a feature."
         )
     return text
 

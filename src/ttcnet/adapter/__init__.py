@@ -1,6 +1,6 @@
 """TTC layers, and the baselines of the paper, inside pretrained language models of transformers.
 
-    model = insert(model, TTCAdapterConfig(every=8))     # changed in place; computes what it did before
+    model = insert(model, TTCAdapterConfig(every=8))     # changed in place; computes the same as before
     freeze_base(model)                                   # train the inserted layers alone; or train_all(model)
     set_horizon(model, 16)                               # plan further; with horizon(model, 16): for a while
     save(model, folder); load(base_model, folder)        # the adapter alone; model.save_pretrained(folder) for all

@@ -1,4 +1,4 @@
-"""Use a model with inserted layers: enable and disable them, and choose what is trained.
+"""Use a model with inserted layers: enable and disable them, and choose the weights to train.
 `ttcnet.models.horizon_and_loops` sets the horizon.
 
 All of these find the layers inside wrappers too, such as PEFT's, torch.compile's or DistributedDataParallel.
@@ -19,7 +19,7 @@ from .inserted_layers import InsertedLayers
 
 
 def disable(model: nn.Module) -> None:
-    """Skip the inserted layers: the model computes what its base does. See `enable`."""
+    """Skip the inserted layers: the model computes the same as its base. See `enable`."""
     for layer in layers_of(model):
         layer.enabled = False
 

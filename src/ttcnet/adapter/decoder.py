@@ -1,4 +1,4 @@
-"""What turns a library's decoder model into one with inserted layers: mixins over its layers and over its models.
+"""Mixins that turn the decoder layers and models of transformers into ones with inserted layers.
 
 Each is named before a class of transformers among the bases of ours; see `families`.
 """
@@ -171,7 +171,7 @@ class Generator(ModelWithInserted):
 
 
 def refuse_paging(config: Any) -> None:
-    """Paged attention, vLLM's or transformers' own, has no place for what mixers remember."""
+    """Paged attention, vLLM's or transformers' own, has no place for the states of mixers."""
     attention = str(config._attn_implementation)
     if config.inserted not in FORGETFUL and (attention.startswith("paged") or attention == "vllm"):
         kind = config.inserted

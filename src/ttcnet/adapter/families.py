@@ -43,7 +43,7 @@ SIZES = (
 
 
 class Family(NamedTuple):
-    """The library's classes, ours by theirs, and where the place of inserted layers is."""
+    """The classes of transformers, ours by theirs, and the place of inserted layers."""
 
     name: str
     config: type[PreTrainedConfig]
@@ -77,14 +77,14 @@ def _configuration(base: Any, name: str) -> Any:
             for field in SIZES:
                 if (size := getattr(self, field, None)) is not None:
                     check_size(field, size, 1, "Fetch the model from elsewhere, or pass such a number.")
-            if self.ttc_adapter is not None:  # said in its file, where none means that it is from before
+            if self.ttc_adapter is not None:  # written to the file: one without it was saved before contexts
                 self.ttc_adapter = {**self.ttc_adapter, "context": adapter_of(self).context}
             else:
                 adapter_of(self)
 
         @classmethod
         def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-            """As in transformers, for what was saved before there was a choice of context too."""
+            """As in transformers, also for models that were saved before contexts could be chosen."""
             if adapter := config_dict.get("ttc_adapter"):
                 whole = TTCAdapterConfig.from_dict(adapter, "The configuration")
                 config_dict = config_dict | {"ttc_adapter": adapter | {"context": whole.context}}
@@ -154,7 +154,7 @@ FAMILIES = [
 
 
 def family_of(model: object) -> Family:
-    """The family of a model, ours or the library's, or an error that lists what is supported."""
+    """The family of a model, ours or the library's, or an error that lists the supported ones."""
     for family in FAMILIES:
         for kind in (family.backbone, family.generator):
             if type(model) in (kind, family.ours[kind]):

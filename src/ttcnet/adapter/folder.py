@@ -40,7 +40,7 @@ def _with_peft(model: Any, folder: Path) -> Any:
         expected = peft.get_peft_model_state_dict(wrapped, save_embedding_layers=False)
         with safe_open(folder / WEIGHTS, "pt") as file:
             missing = sorted(expected.keys() - set(file.keys()))
-    except Exception as error:  # PEFT takes what is in the files for what it has written, and raises anything
+    except Exception as error:  # PEFT trusts the files to be its own, and may raise anything
         fail("adapter", rule, f"{str(folder)!r}: {reason(error)}", remedy, "no-model")
     if missing:  # which PEFT leaves as they start
         fail("adapter", rule, f"{str(folder)!r}, which has no {', '.join(missing)[:LONGEST]}", remedy, "no-model")

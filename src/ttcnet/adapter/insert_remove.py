@@ -23,14 +23,14 @@ Model = TypeVar("Model", bound=nn.Module)
 def insert(model: Model, config: TTCAdapterConfig | None = None) -> Model:
     """Insert layers between attention and MLP of a pretrained model. It is changed in place, and returned.
 
-    With the output of the layers at zero, as it starts by default, the model computes what it did before, to the bit.
+    With the output of the layers at zero, as it starts by default, the model computes the same as before, to the bit.
     The model's class and configuration become those of its ttc_* family, so that it can be saved and loaded whole.
     Other models, and the classes of transformers, are left alone.
 
     Args:
         model: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM or Gemma3ForCausalLM of
             transformers, or one of these without its head.
-        config: what to insert, and where.
+        config: which layers, and where.
 
     Examples:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -119,7 +119,7 @@ def attach(
 
 
 def base_of(config: Any) -> dict[str, Any]:
-    """What identifies a base model: its name, revision and shape. A local folder has its own name alone."""
+    """The identity of a base model: its name, revision and shape. A local folder has its own name alone."""
     known = getattr(config, "ttc_base", None)
     if known is None:
         name = str(config._name_or_path or "")

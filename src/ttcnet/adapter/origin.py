@@ -24,7 +24,7 @@ from ttcnet.model_names import ADAPTER
 
 from .inserted_layers import InsertedLayers
 
-UNSAVED = str(Path(__file__).with_name("unsaved"))  # a folder: whoever loads a model from it is told what to do
+UNSAVED = str(Path(__file__).with_name("unsaved"))  # a folder: loading a model from it is an error with a remedy
 WEIGHTS = ("*.safetensors", "*.bin")
 _bases: dict[str, str] = {}  # which base an adapter's folder was loaded onto, in this process
 
@@ -74,7 +74,7 @@ class Origin:
 
 
 def _stands_for_reference(backbone: Any) -> bool:
-    """Whether LoRA is switched off, or set to TRL's copy: then the model must compute what it did at the start."""
+    """Whether LoRA is switched off, or set to TRL's copy: then the model must compute the same as at the start."""
     tuners = (module for module in backbone.modules() if _is_tuner(module) and hasattr(module, "disable_adapters"))
     tuner: Any = next(tuners, None)
     return tuner is not None and (tuner.disable_adapters or "ref" in tuner.active_adapters)

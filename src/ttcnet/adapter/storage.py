@@ -49,7 +49,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     if not processes.is_first_process():
         return
     adapter, layers, base = config.adapter, config.num_hidden_layers, base_of(config)
-    remedy = "Merge what was added to the inserted layers, with PEFT's merge_and_unload, say."
+    remedy = "Merge additions to the inserted layers, with PEFT's merge_and_unload, say."
     _check_names("the inserted layers", tensors, _expected(adapter, config.hidden_size, layers), remedy)
     facts = {"ttcnet": __version__, "adapter": adapter.to_dict(), "base": base, "digest": tensor_file.digest(tensors)}
     tensor_file.save(Path(folder) / FILE, tensors, facts)
@@ -78,7 +78,7 @@ def load(base_model: Model, folder: str | os.PathLike[str], *, any_base: bool = 
     whole = all(isinstance(facts.get(name), kind) for name, kind in kinds)
     if not whole or tensor_file.digest(tensors) != facts["digest"]:
         remedy = "The file is damaged: fetch or save it again."
-        fail(str(path), "must hold what was saved", "other contents", remedy, "damaged")
+        fail(str(path), "must hold the contents that were saved", "other contents", remedy, "damaged")
     config = TTCAdapterConfig.from_dict(facts["adapter"], str(path))
     family = check(base_model, config)
     if not any_base:

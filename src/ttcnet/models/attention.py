@@ -1,7 +1,7 @@
 """Attention as transformers computes it: with its caches, its masks and its implementations.
 
-A model that mixes tokens by attention alone keeps nothing that transformers could not: what works with a Llama, such as
-static caches, assisted generation or packed sequences, works with it. Mixers of other kinds have `MixerCache`.
+A model that mixes tokens by attention alone keeps nothing that transformers could not: static caches, assisted
+generation and packed sequences work with it as with a Llama. Mixers of other kinds have `MixerCache`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from .configuration import TTCNetConfig
 
 
 class Attending:
-    """What all attention of one call has in common: where its tokens are, what they may see, and where their keys go.
+    """Shared by all attention of one call: where its tokens are, which tokens they may see, and where their keys go.
 
     Args:
         config: of the model.
         x: tokens (batch, length, width).
-        attention_mask: (batch, length and what is in the cache), 1 for real tokens and 0 for padding; or a mask of
+        attention_mask: (batch, length with the cache), 1 for real tokens and 0 for padding; or a mask of
             four dimensions, (batch, 1, queries, keys), as transformers makes them.
         position_ids: (batch or 1, length); None counts on from where the cache ends.
         cache: of transformers.

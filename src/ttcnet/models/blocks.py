@@ -35,7 +35,7 @@ def ttc_options(config: TTCNetConfig) -> dict[str, Any]:
 
 
 def inserted(config: TTCNetConfig, kind: str) -> TTCLayer | Inserted:
-    """A TTC layer, or what stands in its place."""
+    """A TTC layer, or the mixer in its place."""
     if kind == TTC:
         return TTCLayer(**ttc_options(config))
     options = (config.mixer_options or {}).get(f"+{kind}", {})
@@ -43,7 +43,7 @@ def inserted(config: TTCNetConfig, kind: str) -> TTCLayer | Inserted:
 
 
 class Recall(nn.Module):
-    """What a loop starts from: norm(states) + embeddings. States of zero are a start from the embeddings alone."""
+    """The start of a loop: norm(states) + embeddings. States of zero are a start from the embeddings alone."""
 
     def __init__(self, config: TTCNetConfig) -> None:
         super().__init__()

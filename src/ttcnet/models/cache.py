@@ -1,4 +1,4 @@
-"""What a TTC-Net remembers while it generates: the states of its mixers. TTC layers have none."""
+"""The memory of a TTC-Net while it generates: the states of its mixers. TTC layers have none."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class MixerCache(Cache):  # type: ignore[misc, unused-ignore]
 
 
 def check_generation(settings: Any, mode: Any) -> None:
-    """Fail if `generate` asks for what states of mixers cannot do."""
+    """Fail if `generate` is asked for something that states of mixers cannot do."""
     if settings.cache_implementation not in (None, "dynamic", "dynamic_full"):
         remedy = "Leave it out: states of mixers have a cache of their own."
         fail("cache_implementation", "must be None", repr(settings.cache_implementation), remedy, "stateful")

@@ -23,8 +23,8 @@ class CellClassificationOutput(ModelOutput):  # type: ignore[misc, unused-ignore
     logits: after the last block, (batch, cells, labels).
     block_logits: of all outputs that have a loss, such as every block's, (outputs, batch, cells, labels), where labels
         were given.
-    hidden_states: what goes into the first block and comes out of every block, in every loop, where asked for.
-    state: what comes out of the last block, from which another call can continue.
+    hidden_states: the input of the first block and the output of every block, in every loop, where asked for.
+    state: the output of the last block, from which another call can continue.
     """
 
     loss: Tensor | None = None
@@ -36,7 +36,7 @@ class CellClassificationOutput(ModelOutput):  # type: ignore[misc, unused-ignore
 
 class TTCNetForCellClassification(TTCNetPreTrainedModel):
     """Labels the cells of a board, such as Sudoku, all at once. Where labels are given, the same classifier labels
-    what comes out of every block, or of every loop, and each has a loss."""
+    the output of every block, or of every loop, and each has a loss."""
 
     accepts_loss_kwargs = False  # the loss is a mean over this batch's cells
 

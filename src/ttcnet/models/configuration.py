@@ -23,7 +23,7 @@ SIZES = (
 
 @strict
 class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
-    """What a TTC-Net is made of. Names follow transformers where it has them.
+    """The layers and sizes of a TTC-Net. Names follow transformers where it has them.
 
     Attributes:
         vocab_size: number of tokens.
@@ -40,21 +40,22 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
             loop: with 1 block, "8:1" is every eighth loop.
         insert: which layer that is: "ttc", or a mixer in its place.
         pattern: the layers one by one instead; see `ttcnet.models.pattern`.
-        mixer_options: options of mixers by kind, such as {"attention": {"qk_norm": True}}. What stands in TTC's place
-            ("+gdn") goes by its name with the plus, and has as many parameters as a TTC layer unless `inner` is given.
+        mixer_options: options of mixers by kind, such as {"attention": {"qk_norm": True}}. A mixer in TTC's place
+            is named with a plus ("+gdn"), and has as many parameters as a TTC layer unless `inner` is given.
         causal: tokens see the past alone. Otherwise they see each other, and positions are learned.
         max_position_embeddings: learned positions, where not causal.
         grid: where not causal, side of a square grid of boxes, such as 9 for Sudoku: row, column and box of a token are
             embedded beside its position. None embeds the position alone.
         zero_init: inserted layers start with an output of zero.
-        supervision: where labels are given, what is judged: what comes out of every "block", of every "loop", or at the
-            "end" alone. None is every block for cells, and the end for a language model.
+        supervision: where labels are given, which outputs have a loss: those of every "block", of every "loop", or the
+            last alone ("end"). None is every block for cells, and the end for a language model.
         ttc_heads: heads of a TTC layer; None is num_attention_heads.
         ttc_state_size: state size of a TTC head.
         ttc_action_size: its action size; None is the state size.
         ttc_rank: number of basis matrices.
-        ttc_context: what its problems are written from: "token", or "head" as in the paper's text.
-        ttc_time_homogeneous: no time modulation (an ablation of the paper): "pure", or True as in models of before; see
+        ttc_context: how a token writes its problems: "token", from the whole token; "head", each from its head's own
+            state, as in the paper's text; or "system", dense dynamics from the whole token. See `TTCLayer`.
+        ttc_time_homogeneous: no time modulation (an ablation of the paper): "pure", or True as in earlier models; see
             `TTCLayer`.
         horizon: steps that TTC layers look ahead, where a call does not say otherwise.
         dropout: share of each branch dropped in training before it is added.
@@ -116,7 +117,7 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """As in transformers. What was saved before TTC layers had a choice of context has the context "head"."""
+        """As in transformers. Models that were saved before contexts could be chosen have the context "head"."""
         if "ttc_context" not in config_dict and "ttc_rank" in config_dict:
             names = [config_dict.get("interleave") and TTC, *(config_dict.get("pattern") or ())]
             config_dict = config_dict | {"ttc_context": "head"}
@@ -130,7 +131,7 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
 
     @property
     def blocks(self) -> list[BlockSpec]:
-        """What every block is made of."""
+        """The layers of every block."""
         layers = self.num_hidden_layers
         return blocks_of(self.pattern or interleaved(self.interleave, layers, self.mixer, self.insert, self.loops))
 

@@ -65,7 +65,7 @@ def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
 
 
 class Rows:
-    """What is known of the rows of a batch while they grow. All of them stay here; `active` are those still growing."""
+    """The rows of a batch while they grow. All of them stay here; `active` are those still growing."""
 
     def __init__(
         self, seeds: list[int], limit: int, temperature: float, device: torch.device, names: Sequence[str]

@@ -24,11 +24,11 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 TOKENS = 2**19  # in a batch, prompts and answers together
 GLANCE = 32  # tokens between two looks at whether all rows have ended
 GROWING = ("attention", "samba")  # mixers whose states grow, which cannot be replayed
-EAGER = 3  # tokens before a graph is recorded, for whatever is made at first use
+EAGER = 3  # tokens before a graph is recorded, because first calls also set things up
 
 
 def fits(model: Any) -> bool:
-    """Whether this module decodes it: a family that it knows, each of whose layers attends to all that was before."""
+    """Whether this module can decode it: a known family, with attention to all earlier tokens in every layer."""
     config = model.config
     return config.model_type.removeprefix("ttc_") in FAMILIES and getattr(config, "sliding_window", None) is None
 
@@ -84,7 +84,7 @@ def _grown(rows: _Rows, names: Sequence[str]) -> list[Decoded]:
 
 
 class _Rows:
-    """Prompts padded at the left, side by side, and what is made of them. All that a step changes is changed in place.
+    """Prompts padded at the left, side by side, and their answers. A step changes tensors in place.
 
     Mixers that remember have states of fixed size, which can be replayed, but for those that are GROWING.
     """
@@ -167,7 +167,7 @@ def _attention(
 ) -> tuple[Tensor, None]:
     """Keys and values are read once for all queries that share them, and never copied when there is one new token."""
     length, groups = query.shape[2], module.num_key_value_groups
-    if length > 1:  # a prompt: what is in the cache behind it is empty
+    if length > 1:  # a prompt: the cache behind it is empty
         key, value = (x[:, :, :length].repeat_interleave(groups, 1) for x in (key, value))
         y = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scaling)
     else:

@@ -65,7 +65,7 @@ def check_loops(times: object) -> int:
 
 
 def _set(model: nn.Module, knob: str, value: int) -> tuple[Any, int]:
-    """Set a knob of the whole model. Returns its configuration, and what it was before."""
+    """Set a knob of the whole model. Returns its configuration, and the value before."""
     config = _config_with(model, knob)
     before = getattr(config, knob)
     setattr(config, knob, check_horizon(value) if knob == "horizon" else check_loops(value))

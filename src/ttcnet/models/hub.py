@@ -1,4 +1,4 @@
-"""What goes to the Hub with a model: its card, and the way there."""
+"""The card of a model, and its way to the Hub."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ttcnet.errors import fail
 
-# what transformers and its trainer may pass along, and what needs no answer here
+# arguments of transformers and its trainer that can be ignored here
 HARMLESS = {"num_items_in_batch", "return_dict", "cache_position"}
 
 

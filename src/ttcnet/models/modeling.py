@@ -1,4 +1,4 @@
-"""TTC-Net as a Hugging Face model: tokens to hidden states. language.py and cells.py have what stands on top of it."""
+"""TTC-Net as a Hugging Face model: tokens to hidden states. language.py and cells.py have the heads on top."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ class TTCNetModel(TTCNetPreTrainedModel):
             use_cache: return such a cache.
             horizon: steps that TTC layers look ahead; None is the configuration's.
             loops: how many times the blocks are applied; None is the configuration's.
-            output_hidden_states: also return what goes into the first block and comes out of every block, in every
-                loop; a block that sits out a loop hands on what it got.
+            output_hidden_states: also return the input of the first block and the output of every block, in every
+                loop; a block that sits out a loop returns its input.
             position_ids: where tokens are in their sequences, (batch or 1, length). Several sequences in a row need a
                 model that mixes tokens by attention alone.
             output_attentions: also return the weights of attention, in such a model, if `attn_implementation` is
@@ -136,9 +136,9 @@ class TTCNetModel(TTCNetPreTrainedModel):
         state: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[list[Any], Cache | None]:
-        """What comes out of the last block, before the norm (`every`: what goes in, and what comes out of each block in
-        each loop), and the cache. Weights of attention are appended to `weights`. A `state` is what came out of the
-        last block of an earlier call: the loops continue from there."""
+        """The output of the last block, before the norm (`every`: the input, and the output of each block in each
+        loop), and the cache. Weights of attention are appended to `weights`. A `state` is the output of the last
+        block of an earlier call: the loops continue from there."""
         refuse_others(kwargs, self.config.attends, weights)
         if (input_ids is None) == (inputs_embeds is None):
             remedy = "Pass input_ids alone."

@@ -1,4 +1,4 @@
-"""What all models of ttcnet share beyond transformers' conventions."""
+"""Shared by all models of ttcnet, beyond transformers' conventions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALIGNMENT = 64  # bytes: where torch starts the tensors that it makes in main me
 
 
 class Conventions:
-    """What models with our layers add to transformers' PreTrainedModel; to be named before it among the bases.
+    """Added by models with our layers to transformers' PreTrainedModel; named before it among the bases.
 
     Layers start with their own initial values, and a model is saved, and goes to the Hub, with a card.
     """
@@ -34,7 +34,7 @@ class Conventions:
 
     def _initialize_weights(self, module: nn.Module, *_: Any) -> None:
         # transformers would skip modules without parameters of their own, since it takes models from elsewhere to
-        # overwrite what was loaded; but torch's initialisers, as it patches them, pass over loaded weights
+        # overwrite loaded weights; but torch's initialisers, as it patches them, leave loaded weights alone
         super()._initialize_weights(module, False)  # type: ignore[misc]
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -47,9 +47,9 @@ class Conventions:
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers; on the same machine the model computes what it did when it was saved, to the bit."""
+        """As in transformers; on the same machine the model computes the same as when it was saved, to the bit."""
         loaded = super().from_pretrained(*args, **kwargs)  # type: ignore[misc]
-        align(loaded[0] if isinstance(loaded, tuple) else loaded)  # or with a report of what was loaded
+        align(loaded[0] if isinstance(loaded, tuple) else loaded)  # or with a report of the loaded weights
         return loaded
 
     def card(self) -> str:
@@ -75,7 +75,7 @@ class Conventions:
             self.config.use_cache = now
         if is_main_process and Path(save_directory).is_dir():
             for path in Path(save_directory).glob("*.safetensors"):
-                open_up(path)  # safetensors keeps what it writes from others
+                open_up(path)  # safetensors writes files that only their owner may read
             write_card(self.card(), save_directory)
         if is_main_process and push_to_hub:
             upload(save_directory, **{"repo_id": Path(save_directory).name} | hub)

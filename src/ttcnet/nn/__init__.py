@@ -1,6 +1,6 @@
 """Layers: TTC, samplers of its planning horizon, and the mixers that it stands beside.
 
-Importing this module does not import torch: each name brings what it needs at its first use.
+Importing this module does not import torch: each name imports its module at its first use.
 """
 
 from importlib import import_module

@@ -14,7 +14,7 @@ a lies in (-1, 1), so that A_t = 1 + exp(-t decay_A) a stays positive, and where
 state left alone grows at most e^4 times, however long the horizon, because Σ_t exp(-t decay) < 1 / decay. Without that
 bound plans over long horizons lose their digits, the more the fewer actions there are. Without decays that
 bound is 0: a layer that is time-homogeneous and "pure", the same in all else, has a = min(tanh, 0). With True, as all
-time-homogeneous layers of before, a = -sigmoid.
+earlier time-homogeneous layers, a = -sigmoid.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ BASIS_STD = 0.25
 class Affine(nn.Module):
     """Weight and bias of a linear map that `HeadContext` computes itself, in float32.
 
-    Not an nn.Linear: what quantises or serves models puts layers of its own in the place of those, and their weights
-    are not for others to read.
+    Not an nn.Linear: libraries that quantise or serve models replace those by layers of their own, whose weights
+    cannot be read here.
     """
 
     def __init__(self, inputs: int, outputs: int, **where: Any) -> None:
@@ -49,7 +49,7 @@ class Affine(nn.Module):
 
 
 class Context(nn.Module):
-    """What every kind of context has: the bases, and the way from numbers to problems.
+    """Shared by all kinds of context: the bases, and the way from numbers to problems.
 
     Args:
         heads: number of heads.
@@ -62,8 +62,8 @@ class Context(nn.Module):
     """
 
     kind: ClassVar[str]
-    inputs: int  # how many numbers of a token it starts from: what the layer's projection has to put out
-    bias: nn.Parameter  # of what heads draw, first of all
+    inputs: int  # numbers per token that it starts from: the outputs of the layer's projection
+    bias: nn.Parameter  # of the numbers that heads draw, which come first
 
     def __init__(
         self, heads: int, state_size: int, action_size: int, rank: int, time_homogeneous: bool | str, **where: Any
@@ -71,7 +71,7 @@ class Context(nn.Module):
         super().__init__()
         self.heads, self.rank, self.time_homogeneous = heads, rank, time_homogeneous
         n, m = self.sizes = state_size, action_size
-        # what a head draws, in this order
+        # the numbers that a head draws, in this order
         self.parts = {"a": n, "r_inv": m, "Qf": rank}
         if not time_homogeneous:
             self.parts |= {"decay_A": 1, "decay_B": m, "decay_Q": n}
@@ -97,7 +97,7 @@ class Context(nn.Module):
 
     def forward(self, inputs: Tensor) -> ModulatedLQR:
         """Problems from the output of the layer's projection, (N, inputs)."""
-        # in float32 whatever surrounds this: the planner has no digits to spare
+        # in float32, also under autocast: the planner has no digits to spare
         with without_autocast(inputs.device):
             return self._write(*self._draw(inputs.to(working_dtype(inputs.dtype))))
 

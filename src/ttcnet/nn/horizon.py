@@ -41,7 +41,7 @@ class Sampler(ABC):
         return value
 
     def at(self, index: int) -> int:
-        """The horizon of draw number `index`, counted from 0, whatever has been drawn so far."""
+        """The horizon of draw number `index`, counted from 0; earlier draws do not matter."""
         return self._sample(Random(f"{self.seed}/{index}"))
 
     def state_dict(self) -> dict[str, int | str]:
@@ -50,7 +50,7 @@ class Sampler(ABC):
 
     def load_state_dict(self, state: Mapping[str, int | str]) -> None:
         """Continue where the sampler that gave `state`, one of the same kind, stopped."""
-        remedy = "Pass what state_dict() of a sampler returned."
+        remedy = "Pass a dictionary that state_dict() of a sampler returned."
         if set(state) != {"sampler", "seed", "draws"}:
             fail("state", "must hold the keys draws, sampler and seed, and no others", sorted(state), remedy, "format")
         if state["sampler"] != self._kind():

@@ -55,7 +55,7 @@ class Inserted(nn.Module):
         self.reset_outputs()
 
     def reset_outputs(self) -> None:
-        """Zero what the mixer's last projections put out, if that is how it is to start."""
+        """Zero the last projections of the mixer, if it starts with an output of zero."""
         if self.zero_init:
             for name, module in self.mixer.named_modules():
                 if name.rpartition(".")[2] == "out":
@@ -63,5 +63,5 @@ class Inserted(nn.Module):
                     nn.init.zeros_(module.weight)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, state: State | None = None) -> Tensor:
-        """What is to be added to x (batch, length, width). Mask and state are those of `Mixer.forward`."""
+        """The output that is added to x (batch, length, width). Mask and state are those of `Mixer.forward`."""
         return self.mixer(self.norm(x), mask=mask, state=state)

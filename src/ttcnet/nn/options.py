@@ -11,9 +11,9 @@ from ttcnet.bounds import TOGETHER
 from ttcnet.errors import fail, whole_number
 
 TTC = "ttc"
-CONTEXTS = ("token", "head", "system")  # what a TTC layer writes its problems from; ttcnet.nn.context has them
+CONTEXTS = ("token", "head", "system")  # how a token writes its problems; ttcnet.nn.context has them
 PURE = "pure"  # time-homogeneous, and the same in all else
-SUPERVISION = ("block", "loop", "end")  # what comes out of which a loss is taken of
+SUPERVISION = ("block", "loop", "end")  # which outputs have a loss
 MIXERS = ("attention", "mlp", "mamba", "mamba2", "gdn", "retnet", "mesanet", "samba")  # ttcnet.nn.mixers has them
 
 

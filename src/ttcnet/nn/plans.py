@@ -68,7 +68,7 @@ def _of_the_machine() -> int | None:
 
 
 def _of_the_group() -> int | None:
-    """What a container may still take; files in memory can go."""
+    """Bytes that a container may still take; the cache of files does not count."""
     try:
         most, taken, stat = ((CONTROL_GROUP / f"memory.{name}").read_text() for name in ("max", "current", "stat"))
         files = next(int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file "))

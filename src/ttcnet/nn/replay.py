@@ -1,7 +1,7 @@
 """Computations of a layer on few tokens, recorded on a GPU and replayed: one launch in place of dozens.
 
 Generating text asks a layer for one token at a time. A GPU is done with that at once and waits for the host, which
-starts every small step by itself. A CUDA graph starts them all together. It does what the host did, to the bit.
+starts every small step by itself. A CUDA graph starts them all together. Its results are the same, to the bit.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch.autograd import forward_ad
 
 from ttcnet.lqr.kernels.nvrtc import new_stream
 
-FEW = 64  # tokens; with more of them the GPU is what takes the time
+FEW = 64  # tokens; with more of them the GPU takes longer than the host
 OFTEN = 3  # calls of one kind before it is recorded
 KEPT = 16  # kinds
 
 Compute = Callable[[Tensor], Tensor]
-_lock = Lock()  # what is between the copies in and out belongs to one thread
+_lock = Lock()  # one thread at a time copies in, replays and copies out
 
 
 @cache
@@ -30,7 +30,7 @@ def _recording(index: int, stream: int) -> tuple[torch.cuda.Stream, torch.cuda.C
 
     The recording stream is one that nobody else knows. Then the workspace of cuBLAS, which belongs to a stream, comes
     from that memory as well, and stays there when torch frees all workspaces, as CUDA graphs of torch.compile make it
-    do; otherwise what is recorded would continue to write to memory that is another's by then. The graph itself does
+    do; otherwise a recorded call would write to memory that is another's by then. The graph itself does
     nothing: torch gives memory back, for good, with the last graph that uses it, and this one stays.
     """
     with torch.cuda.device(index):
@@ -90,7 +90,7 @@ class Replays:
 
 
 class _Record:
-    """A call as a CUDA graph. It has been made before, so that what happens the first time only has happened."""
+    """A call as a CUDA graph. It was made before without one, because the first call of a kind also sets things up."""
 
     def __init__(self, compute: Compute, x: Tensor, aside: torch.cuda.Stream, owner: torch.cuda.CUDAGraph) -> None:
         # no inference tensors: the next call may come from outside of inference mode, and could not write to them

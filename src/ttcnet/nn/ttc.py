@@ -23,7 +23,7 @@ from .system import SystemContext
 Problem = ModulatedLQR | StationaryLQR
 KINDS: dict[str, type[Context] | type[SystemContext]] = {**CONTEXTS, SystemContext.kind: SystemContext}
 
-# parts of the layer: what they are called, and what they are built as
+# parts of the layer: their names and classes
 PARTS: tuple[tuple[str, type[nn.Module]], ...] = (
     ("norm", nn.RMSNorm), ("project", nn.Linear), ("action_norm", nn.RMSNorm), ("out", nn.Linear),
 )  # fmt: skip
@@ -42,9 +42,10 @@ class TTCLayer(nn.Module):
         state_size: n, the size of a head's state.
         action_size: m, the size of a head's action; None means n.
         rank: number of basis matrices that B, and likewise Q, are combined from.
-        context: what a head's problem is written from: "token", the whole token, or "head", its own state alone, as the
-            paper's text has it. "system" is the whole token too, and another problem: dense dynamics, the same at every
-            step, and actions whose size counts. It is for tokens that describe a system to act in.
+        context: how a token writes its problems. "token": the whole token writes the problem of every head. "head":
+            each head writes its own from its own state alone, as in the paper's text. "system": the whole token writes
+            dense dynamics, the same at every step, and actions are not normalised; for tokens that describe a system to
+            act in.
         horizon: steps that a plan looks ahead, unless a call gives its own.
         dropout: dropout on the layer's output in training.
         zero_init: start W_out at zero, so that the layer starts as the identity. Use it in pretrained models.
@@ -180,7 +181,7 @@ class TTCLayer(nn.Module):
         return x + self._answer(x, self.problem(x), horizon)
 
     def _addresses(self) -> tuple[int, ...]:
-        """Where the parameters are; empty if a part of the layer is not what it was built as.
+        """Addresses of the parameters; empty if a part of the layer was replaced, wrapped or hooked.
 
         Every token asks: so it looks into the modules' dictionaries, which takes a third of the time of attributes.
         """

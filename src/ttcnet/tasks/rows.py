@@ -20,7 +20,7 @@ def examples_of(
 
     Args:
         source: for messages.
-        data: picks what grading needs besides the answer; raises ValueError for a row that cannot be graded.
+        data: picks the values that grading needs besides the answer; raises ValueError for a row that cannot be graded.
     """
     examples, faults = list[Example](), list[str]()
     for row in found:
@@ -45,7 +45,7 @@ def examples_of(
 
 
 def _answer(value: Any) -> str | None:
-    """As text; what follows #### where it is a whole solution, as in GSM8K."""
+    """As text; of a whole solution, as in GSM8K, the part after ####."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     return str(value).rpartition("####")[2].strip() or None

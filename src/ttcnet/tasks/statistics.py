@@ -70,8 +70,8 @@ def average(values: Sequence[float]) -> Mean:
 
 
 def ratio(sums: Sequence[float], counts: Sequence[int]) -> Mean:
-    """Σ sums / Σ counts, where each problem brings a sum over so many tokens: problems are what was sampled, and their
-    tokens stand or fall together.
+    """Σ sums / Σ counts, where each problem brings a sum over so many tokens: problems are the sample, and the
+    tokens of a problem stay together.
 
     Examples:
         >>> print(ratio([-2.0, -3.0, -7.0], [2, 4, 6]))

@@ -1,4 +1,4 @@
-"""What a task is: examples, the prompt that asks them, grades for answers, and metrics over grades.
+"""The protocol of a task: examples, the prompt that asks them, grades for answers, and metrics over grades.
 
 `ttcnet.evaluate` knows this protocol and no task. The page "Add a task" of the documentation has a whole one.
 """
@@ -30,7 +30,7 @@ class Example:
         number: counted from 1 in the order of the source.
         text: the question.
         answer: the right answer, as it is shown to a reader.
-        data: what grading needs besides, fit for JSON.
+        data: further values that grading needs, fit for JSON.
     """
 
     number: int
@@ -45,8 +45,8 @@ class Verdict:
 
     Args:
         right: whether it is right.
-        answer: what was read from the text as the answer; None if nothing could be.
-        note: the reason, or what went wrong in grading.
+        answer: the answer that was read from the text; None if there was none.
+        note: the reason, or the error in grading.
         scores: further numbers that `Task.metrics` needs.
     """
 
@@ -94,7 +94,7 @@ class Task(Protocol):
         ...
 
     def prompt(self, example: Example) -> str:
-        """What the user says to the model."""
+        """The text of the user's turn."""
         return example.text
 
     def same(self, one: str, other: str) -> bool:
@@ -151,8 +151,8 @@ def checked(verdict: Any) -> Verdict:
 
 
 def read_examples(task: Task, limit: int | None = None) -> list[Example]:
-    """The examples of a task, or the first `limit`. An empty answer to each is graded, so that what cannot be graded is
-    an error before anything is generated."""
+    """The examples of a task, or the first `limit`. An empty answer to each is graded, so that an example that
+    cannot be graded is an error before anything is generated."""
     with asking(task.name, "must give its examples"):
         found = task.examples()
         if not isinstance(found, list) or not found or not all(isinstance(each, Example) for each in found):

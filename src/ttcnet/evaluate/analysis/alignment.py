@@ -31,7 +31,7 @@ from ttcnet.writing import replacing
 from ..engines.local import load
 from .trajectories import Questions, generated, questions, trajectories, written
 
-PLANS = ("plan", "start")  # what is aligned: planned states; for comparison, the state that they start from, held still
+PLANS = ("plan", "start")  # aligned with the text: planned states; for comparison, their first state at every step
 DRAWS = 10_000  # of the bootstrap
 
 

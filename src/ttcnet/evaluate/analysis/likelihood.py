@@ -25,8 +25,8 @@ class Likelihood:
     """Log-likelihoods in nats, of answers alone.
 
     Args:
-        horizon: that TTC layers looked ahead; None where there are none, or where they were left as they are.
-        per_token: over all tokens; the interval takes whole solutions as what was sampled.
+        horizon: of TTC layers; None if there are none, or if they kept their own.
+        per_token: over all tokens; the interval treats whole solutions as the sample.
         per_solution: of sums over the tokens of a solution.
         each: those sums, in the order of the examples, to compare models problem by problem.
     """

@@ -20,7 +20,7 @@ from .scaling_table import METHODS, Row, draw, horizon_rows, sample_rows, tree_r
 
 @dataclass(frozen=True)
 class ScalingConfig:
-    """What to compare. The method horizon runs at all `horizons`; the other methods run at `horizon`, or at the task's.
+    """The comparison. The method horizon runs at all `horizons`; the other methods run at `horizon`, or at the task's.
     `system` replaces the task's system prompt with chain of thought."""
 
     methods: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What a model plans as it starts to answer, and the states of the tokens that follow."""
+"""The plans of a model as it starts to answer, and the states of the tokens that follow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..runs.storage import generations, problems_of, settings_of
 
 
 class Text(NamedTuple):
-    """What was asked, and the chain of thought that followed."""
+    """A question, and the chain of thought that followed."""
 
     messages: list[dict[str, str]]
     thought: str
@@ -34,7 +34,7 @@ class Question(NamedTuple):
 
 
 class Questions(NamedTuple):
-    """What a file has, and how many rows were left out, by reason."""
+    """The questions of a file, and how many rows were left out, by reason."""
 
     questions: list[Question]
     left_out: Counter[str]
@@ -63,7 +63,7 @@ def written(source: Iterable[Row]) -> Iterator[Text]:
 
 
 def generated(folder: Path, steps: int | None = None) -> Iterator[Text]:
-    """What a model answered in a folder of `ttcnet eval math`; of several horizons, at that of `steps`."""
+    """The answers in a folder of `ttcnet eval math`; of several horizons, those at `steps`."""
     system, asked = settings_of(folder, system=str)["system"], problems_of(folder)
     lines = generations(folder)
     known = list(dict.fromkeys(line["horizon"] for line in lines))
@@ -102,8 +102,8 @@ def questions(texts: Iterable[Text], tokenizer: Any, limit: int | None = None, l
 def trajectories(model: Any, asked: Iterable[Question], steps: int) -> Iterator[dict[str, Trajectory]]:
     """For every question, the trajectory in every TTC layer, by name; all plans look `steps` ahead.
 
-    Plans and tokens meet in the space of the layer's states, all heads side by side: the state of a token is what its
-    own plan starts from, W_in norm(x), with x the residual stream where the layer reads it. The token that plans is not
+    Plans and tokens meet in the space of the layer's states, all heads side by side: the state of a token is the start
+    of its own plan, W_in norm(x), with x the residual stream where the layer reads it. The token that plans is not
     among them: it would be compared with itself, but in same-question pairs only.
     """
     layers = ttc_layers(model)

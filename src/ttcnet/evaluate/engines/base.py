@@ -1,4 +1,4 @@
-"""The protocol of engines, and what they share: questions, answers and options of sampling."""
+"""The protocol of engines, with their questions, answers and options of sampling."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Engine(Protocol):
         """Fail if the questions do not fit."""
 
     def facts(self) -> dict[str, str]:
-        """What identifies the model, for settings.json."""
+        """The identity of the model, for settings.json."""
 
 
 def check_likelihood(mean: float | None, tokens: int | None, where: str) -> None:

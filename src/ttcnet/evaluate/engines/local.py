@@ -58,7 +58,7 @@ class Local:
         if how.horizon is not None:
             set_horizon(self.model, how.horizon)
         prompts = [self.prompt(ask) for ask in asks]
-        waiting = sorted(range(len(asks)), key=lambda number: -len(prompts[number]))  # what may not fit comes first
+        waiting = sorted(range(len(asks)), key=lambda number: -len(prompts[number]))  # long ones may not fit: first
         most = self.most
         while waiting:
             rows = min(most, self._fitting(len(prompts[waiting[0]]) + how.max_tokens), len(waiting))
@@ -72,7 +72,7 @@ class Local:
             except torch.OutOfMemoryError:
                 if rows == 1:
                     raise
-            if decoded is None:  # behind the exception, which holds on to what was computed
+            if decoded is None:  # after the exception, which holds tensors in memory
                 torch.cuda.empty_cache()
                 most = rows // 2
                 continue

@@ -13,7 +13,7 @@ TOGETHER = 1.0  # seconds for which answers are gathered
 
 
 class Server:
-    """What gets no answer after all attempts comes back as failed, not as a wrong answer. `likelihoods` asks for those
+    """A question without an answer after all attempts comes back as failed, not as wrong. `likelihoods` asks for those
     of the answers, which not every server gives."""
 
     plans = False
@@ -25,7 +25,7 @@ class Server:
         return {"model": self.endpoint.model, "kind": "server", "dtype": "the server's"}
 
     def check(self, asks: Sequence[Ask], max_tokens: int) -> None:
-        """The server knows what fits, and says so."""
+        """Nothing: the server checks the length itself."""
 
     def answers(self, asks: Sequence[Ask], how: Sampling, watch: Watch = unwatched) -> Groups:
         requests = [

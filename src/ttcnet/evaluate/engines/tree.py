@@ -24,7 +24,7 @@ DIGITS = 4  # of a number that can be a rating
 
 @dataclass(frozen=True)
 class Thought:
-    """A solution as far as it goes, whether it has come to its end, and what the model thinks of it, 0 to 10."""
+    """The beginning of a solution, whether it is complete, and the model's rating of it, 0 to 10."""
 
     text: str = ""
     whole: bool = False
@@ -33,7 +33,7 @@ class Thought:
 
 @dataclass
 class _Search:
-    """The search for one answer: what is kept, and what it has cost."""
+    """The search for one answer: its best thoughts, and its cost so far."""
 
     ask: Ask
     kept: list[Thought] = field(default_factory=lambda: [Thought()])
@@ -95,7 +95,7 @@ class Tree:
         return [found[number] for number in range(len(questions))]
 
     def _grow(self, searches: list[_Search], level: int, how: Sampling) -> None:
-        """Replace what is open by what may follow it."""
+        """Replace each unfinished thought by its possible continuations."""
         grown = [
             (search, thought, replace(search.ask, prefix=thought.text, seed=_seed(search.ask, level, place, branch)))
             for search in searches
@@ -112,7 +112,7 @@ class Tree:
                 search.kept.append(thought)
 
     def _rate(self, searches: list[_Search], how: Sampling) -> None:
-        """Have what is new rated, and keep the best."""
+        """Let the model rate the new thoughts, and keep the best."""
         new = [
             (search, place, replace(search.ask, messages=_value(search.ask, thought)))
             for search in searches

@@ -54,7 +54,7 @@ class TTCNetLM(HFLM):  # type: ignore[misc, unused-ignore]
     ) -> None:
         self.adapter, self.steps = adapter, horizon
         if device == "cuda:0" and not torch.cuda.is_available():
-            device = None  # what lm_eval passes where nobody said anything
+            device = None  # lm_eval passes it if the user named no device
         avoid_cudnn()
         options.setdefault("backend", "causal")  # else lm_eval wonders at kinds of models that it does not list
         super().__init__(pretrained, device=usable(device), **options)

@@ -20,8 +20,8 @@ def is_ours(name: str) -> bool:
 
 
 def config(name: str, data: str | None = None) -> dict[str, Any]:
-    """What lm_eval makes a task of. It asks every example `task.samples` times, grades by the task, and sums up by its
-    metrics.
+    """The configuration of a task for lm_eval, which asks every example `task.samples` times, grades by the task, and
+    sums up by its metrics.
 
     Args:
         name: of a task, or a file that holds one.

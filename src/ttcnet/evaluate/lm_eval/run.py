@@ -37,11 +37,11 @@ from .model import TTCNetLM
 from .our_tasks import config, is_ours
 
 SETTINGS = "settings.json"
-ALLOWED = "HF_ALLOW_CODE_EVAL"  # what the package evaluate asks for before it runs code
+ALLOWED = "HF_ALLOW_CODE_EVAL"  # the package evaluate runs code only if it is set
 DEEPEST = 1000  # brackets
 SEED = 1234  # lm_eval's own
 LOGGERS = ("lm_eval.evaluator", "lm_eval.api.task")
-SETTLED = (  # what they say, task by task, of what the user has asked for or cannot use here
+SETTLED = (  # their messages, task by task, about options that are settled here
     "generation_kwargs: ", "Overwriting default num_fewshot of ", "Custom kwargs can be passed to `--metadata`",
 )  # fmt: skip
 
@@ -70,8 +70,8 @@ def evaluate(
     run_code: bool = False,
     trust_remote_code: bool = False,
 ) -> str:
-    """Evaluate, with the answers that `out` has already. Writes results.json, lm_eval.json (what lm_eval
-    reports) and samples-TASK.jsonl (what the model wrote, where it had to write); returns a table.
+    """Evaluate, with the answers that `out` has already. Writes results.json, lm_eval.json (the report of
+    lm_eval) and samples-TASK.jsonl (the texts that the model wrote, in tasks that generate); returns a table.
 
     Args:
         run_code: run programs that the model writes, on this machine.
@@ -141,7 +141,7 @@ def _tasks(settings: LMEvalConfig, run_code: bool) -> list[Any]:
             remedy = "Check the network, or name tasks whose data are here."
             rule = "must have data that can be read"
             fail("tasks", rule, f"{name}: {' '.join(str(error).split())}", remedy, "bad-task")
-        except Exception as error:  # lm_eval takes what is in the file for a task, and raises anything
+        except Exception as error:  # lm_eval trusts the file to be a task, and may raise anything
             if isinstance(error, TTCNetError):
                 raise
             remedy = "Correct the file."
@@ -162,7 +162,7 @@ def _depth(path: Path) -> int:
 
 @contextmanager
 def _asking(tasks: tuple[str, ...]) -> Iterator[None]:
-    """While lm_eval takes tasks and their data as it finds them: what it raises, as an error of ours."""
+    """Turns errors that lm_eval raises while it loads tasks and their data into errors of ours."""
     try:
         yield
     except (OSError, MemoryError, torch.OutOfMemoryError):
@@ -195,8 +195,8 @@ def _running_code(allowed: bool) -> Iterator[None]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without what is SETTLED, and with our commit: lm_eval looks for one where the user stands, and git calls it
-    fatal where that is no checkout. All else that it says is heard."""
+    """Hides the messages in SETTLED, and passes our commit to lm_eval, which would ask git in the working folder; git
+    prints an error if that is no checkout. All other messages are shown."""
     before, evaluator.get_git_commit_hash = evaluator.get_git_commit_hash, commit
     for name in LOGGERS:
         logging.getLogger(name).addFilter(_is_news)

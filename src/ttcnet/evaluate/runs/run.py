@@ -1,4 +1,4 @@
-"""Put the examples of a task to an engine, grade what it says, and store every answer."""
+"""Put the examples of a task to an engine, grade its answers, and store them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def seed_of(*parts: object) -> int:
 
 
 def check(engine: Engine, config: RunConfig) -> None:
-    """Fail if the engine cannot do what is asked."""
+    """Fail if the engine cannot do this evaluation."""
     if not engine.plans and config.horizons != (None,):
         remedy = "Leave it out. A server plans as far as it was told to at its start."
         rule = "must not be given: there are no TTC layers here to set it"
@@ -108,7 +108,7 @@ def run(
     world: int = 1,
     report: Callable[[float, list[dict[str, Any]]], None] = lambda done, lines: None,
 ) -> int:
-    """Answer what is missing of this process's share. Returns how many samples are missing in all. `report` is called
+    """Generate the missing samples of this process's share. Returns how many are missing in all. `report` is called
     with the number of samples that are done, parts of samples included, and with the lines that were written.
 
     An interrupted run loses its current batch. Failed samples are tried again when it is resumed.
@@ -162,7 +162,7 @@ def missing(config: RunConfig, folder: Path) -> int:
 
 
 def _questions(config: RunConfig) -> list[dict[str, Any]]:
-    """For problems.jsonl: what is asked, and the right answer."""
+    """For problems.jsonl: questions and right answers."""
     return [
         {"number": example.number, "text": config.task.prompt(example), "answer": example.answer}
         for example in config.examples

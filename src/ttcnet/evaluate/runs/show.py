@@ -41,7 +41,7 @@ def chosen(folder: Path, kinds: tuple[str, ...], problem: int | None, horizon: i
 
 
 def pages(folder: Path, lines: list[dict[str, Any]]) -> list[RenderableType]:
-    """One page an answer: problem, gold answer, what was read, and the whole text."""
+    """One page an answer: problem, gold answer, the answer that was read, and the whole text."""
     problems = problems_of(folder)
     return [_page(line, problems[line["problem"]], f"{place} of {len(lines)}") for place, line in enumerate(lines, 1)]
 
@@ -63,7 +63,7 @@ def _page(line: dict[str, Any], problem: Any, place: str) -> RenderableType:
 
 
 def page_through(pages: list[RenderableType], console: Console, key: Callable[[], str]) -> None:
-    """Forward with Enter, space or n, back with p, out with q. All pages at once where nobody is at the keys."""
+    """Forward with Enter, space or n, back with p, out with q. All pages at once if this is no terminal."""
     if not console.is_terminal:
         for page in pages:
             console.print(page)

@@ -33,14 +33,14 @@ Line = dict[str, Any]  # of the file of generations
 
 
 class Question(NamedTuple):
-    """What was asked, and the right answer."""
+    """A question and its right answer."""
 
     text: str
     answer: str
 
 
 class Key(NamedTuple):
-    """What a generation answers."""
+    """Problem, sample and horizon of a generation."""
 
     problem: int
     sample: int

@@ -1,4 +1,4 @@
-"""Figures of an evaluation: accuracies with intervals, what could not be graded, tokens and seconds."""
+"""Figures of an evaluation: accuracies with intervals, answers that could not be graded, tokens and seconds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .storage import SUMMARY, Line, generations, settings_of
 
 
 def summarise(folder: Path, task: Task) -> dict[str, Any]:
-    """The figures of every horizon, with what made them; written to summary.json too."""
+    """The figures of every horizon, with settings and provenance; written to summary.json too."""
     settings, by_horizon = settings_of(folder), defaultdict[int | None, list[Line]](list)
     for line in generations(folder):
         by_horizon[line["horizon"]].append(line)

@@ -17,7 +17,7 @@ PADDING = 2**30  # the position of a padded token: later than all others
 
 @dataclass
 class KeysAndValues(State):
-    """What attention has read: it grows with the sequence, up to the window where there is one.
+    """Keys and values that attention has read: it grows with the sequence, up to the window where there is one.
 
     Args:
         keys, values: (batch, tokens, heads, size); keys are rotated already.
@@ -45,8 +45,8 @@ class Elsewhere(State):
 
     Args:
         position: of these tokens in their sequences, (batch or 1, length).
-        attend: the mixer, its queries, keys and values (batch, heads, length, size), all rotated, to what comes out of
-            the heads, (batch, length, heads, size).
+        attend: the mixer, its queries, keys and values (batch, heads, length, size), all rotated, to the output of the
+            heads, (batch, length, heads, size).
     """
 
     position: Tensor

@@ -1,4 +1,4 @@
-"""What all mixers share: one signature, one meaning of mask and state, two directions, and initial values."""
+"""Shared by all mixers: one signature, one meaning of mask and state, two directions, and initial values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ttcnet.lqr.arithmetic import working_dtype
 
 @dataclass
 class State:
-    """What a mixer remembers of the tokens it has seen, for generation. Its tensors start with the batch."""
+    """The memory of a mixer of the tokens it has seen, for generation. Its tensors start with the batch."""
 
     def reorder(self, index: Tensor) -> None:
         """Keep the sequences `index` (k,) of the batch, in that order, repetitions allowed: beam search."""
@@ -35,7 +35,7 @@ class Memory(State):
     """The state of a recurrence: of fixed size, however long the sequence.
 
     Args:
-        memory: what the recurrence carries, (batch, ...), in float32 or float64.
+        memory: the state of the recurrence, (batch, ...), in float32 or float64.
         recent: the last inputs of the short convolution, (batch, kernel - 1, channels).
         seen: how many real tokens have passed, (batch,).
     """
@@ -65,9 +65,9 @@ class Mixer(nn.Module):
         heads: number of heads; mixers without heads ignore it.
         causal: a token sees itself and the past. Otherwise it sees all tokens: attention is not masked, and a
             recurrence runs twice, forwards and backwards in time. The two directions share the projections in and out;
-            what belongs to the scan itself (short convolution, step sizes, decays) each direction has for itself.
+            each direction has its own scan (short convolution, step sizes, decays).
             Their outputs are added.
-        inner: the internal width, which scales the number of parameters; each kind says what it is and its default.
+        inner: the internal width, which scales the number of parameters; each kind says its meaning and its default.
     """
 
     per_head: ClassVar[bool] = True  # `inner` is a multiple of heads
@@ -167,7 +167,7 @@ class Mixer(nn.Module):
             remedy = "Pass the whole sequence at once."
             fail("state", "must be None when causal=False", type(state).__name__, remedy, "stateful")
         if state is not None and (self.remembers is None or not isinstance(state, self.remembers)):
-            rule, remedy = "must be one that this mixer made", "Pass what its new_state returned."
+            rule, remedy = "must be one that this mixer made", "Pass a state that its new_state returned."
             fail("state", rule, type(state).__name__, remedy, "type")
 
     def extra_repr(self) -> str:
@@ -185,7 +185,7 @@ def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def upcast(*values: Tensor) -> list[Tensor]:
-    """In float32, or float64 if that is what they are in: recurrences have no digits to spare."""
+    """In float32, or float64 if they are in float64: recurrences have no digits to spare."""
     return [value.to(working_dtype(value.dtype)) for value in values]
 
 

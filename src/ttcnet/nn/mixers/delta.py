@@ -1,4 +1,4 @@
-"""Gated DeltaNet: a memory that forgets, and replaces what it holds under a key instead of adding to it."""
+"""Gated DeltaNet: a memory that forgets, and replaces the value of a key instead of adding to it."""
 
 from __future__ import annotations
 

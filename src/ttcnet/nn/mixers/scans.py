@@ -42,7 +42,7 @@ def out_of_chunks(y: Tensor, length: int) -> Tensor:
 
 
 def decay_between(passed: Tensor) -> Tensor:
-    """exp(passed_i - passed_j) for i >= j and 0 elsewhere, (..., s) to (..., s, s): what is left at i of j."""
+    """exp(passed_i - passed_j) for i >= j and 0 elsewhere, (..., s) to (..., s, s): the share of j left at i."""
     size = passed.shape[-1]
     later = torch.ones(size, size, dtype=torch.bool, device=passed.device).tril()
     return (passed.unsqueeze(-1) - passed.unsqueeze(-2)).masked_fill(~later, -math.inf).exp()
@@ -52,7 +52,7 @@ def carry(written: Tensor, total: Tensor, state: Tensor | None) -> tuple[Tensor,
     """States before each chunk, and after the last one.
 
     Args:
-        written: what each chunk adds to the state, (batch, chunks, *heads, n, p).
+        written: the sum that each chunk adds to the state, (batch, chunks, *heads, n, p).
         total: log of the decay over each chunk, (batch, chunks, *heads).
         state: before the first chunk, (batch, *heads, n, p); None for zeros.
     """
@@ -117,10 +117,10 @@ def delta_scan(
     keep: bool = False,
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor | None]:
-    """The gated delta rule: forget, then replace a share β of what is stored under the key k_t by v_t.
+    """The gated delta rule: forget, then replace a share β of the value under the key k_t by v_t.
 
-    With w_t = β_t (v_t - α_t S_{t-1}' k_t), what token t writes, the rule is S_t = α_t S_{t-1} + k_t w_t'. Within a
-    chunk the w_t solve a unit triangular system, one for all its tokens.
+    With w_t = β_t (v_t - α_t S_{t-1}' k_t), the value that token t writes, the rule is S_t = α_t S_{t-1} + k_t w_t'.
+    Within a chunk the w_t solve a unit triangular system, one for all its tokens.
 
     Args:
         q, k: (batch, length, heads, n).

@@ -1,6 +1,6 @@
 """Mamba's scan: in plain PyTorch, and by kernels (selective_triton.py) that write no states to memory but those at
 every CHUNK tokens. The kernels are operators of torch, ttcnet::selective_scan and its backward pass, so that
-torch.compile and whatever else traces sees one opaque step.
+torch.compile and other tracers see one opaque step.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ of a chunk, then steps through them with the states in registers. In training th
 that enter each chunk. From these the backward pass computes the states of the chunk again, last chunk first, holds them
 in registers, and goes back through them. Tokens past the end have a step of zero, which changes nothing.
 
-What several programs contribute to is summed afterwards, in a fixed order: the gradients of B and C over the blocks of
-channels, that of A over the sequences.
+Gradients that several programs contribute to are summed afterwards, in a fixed order: those of B and C over the blocks
+of channels, that of A over the sequences.
 """
 
 from __future__ import annotations

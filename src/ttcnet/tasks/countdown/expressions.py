@@ -16,7 +16,7 @@ _STRENGTH = {"+": 1, "-": 1, "*": 2, "/": 2}
 
 
 class Term(NamedTuple):
-    """A value, how it is written, and how firmly the text holds together: 1 a sum, 2 a product, 3 a number."""
+    """A value, its text, and the precedence of that text: 1 a sum, 2 a product, 3 a number."""
 
     value: Value
     text: str

@@ -1,12 +1,12 @@
 """Puzzles that can be solved, as hard as wished.
 
 How one is drawn: the number of numbers evenly from a range; each number evenly from 1 .. largest, repetitions allowed.
-Two of them are drawn and replaced by what an operation makes of them, and so on until one value is left, which is the
+Two of them are drawn and replaced by the result of an operation, and so on until one value is left, which is the
 target. The pair is drawn evenly; the operation evenly from those allowed that lead to a whole number from 1 to `limit`
 and change something: no difference of equals, no product with 1, no quotient that is not whole or has the divisor 1.
-Draws that get stuck, or whose target is among the numbers, start again. A puzzle comes once, whatever the order of its
-numbers. One puzzle in ten, by a digest of numbers and target, belongs to the test split, whatever the difficulty and
-the seed: what is made for training is never in a test.
+Draws that get stuck, or whose target is among the numbers, start again. A puzzle comes once, in any order of its
+numbers. One puzzle in ten, by a digest of numbers and target, belongs to the test split, for every difficulty and
+seed: a puzzle for training is never in a test.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Puzzle:
 
 
 def make(count: int, difficulty: Difficulty | None = None, *, seed: int = 0, split: str = "train") -> list[Puzzle]:
-    """`count` puzzles, no two alike. The same seed gives the same puzzles, and more of them continue where fewer end.
+    """`count` puzzles, no two alike. The same seed gives the same puzzles, and a larger count more of them.
 
     Examples:
         >>> [(puzzle.numbers, puzzle.target, puzzle.expression) for puzzle in make(1, seed=3)]

@@ -21,7 +21,7 @@ _BOX = "\\boxed{"
 def grade(row: Mapping[str, Any], text: str) -> Verdict:
     """Judge a text by the numbers and the target of a row.
 
-    The expression is what the last \\boxed{} holds, or else the last line that is not empty; "= 54" behind it is
+    The expression is the content of the last \\boxed{}, or else the last line that is not empty; "= 54" behind it is
     checked too. It must be of whole numbers, + - * / and brackets, with no signs before numbers; each number of the row
     is used at most once; arithmetic is exact, and values on the way may be fractions.
 

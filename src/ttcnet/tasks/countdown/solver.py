@@ -72,7 +72,7 @@ def _start(numbers: Sequence[int], target: int, operations: str) -> tuple[list[T
 def _search(
     pool: list[Term], target: Value, operations: str, steps: tuple[Step, ...], dead: set[tuple[Value, ...]] | None
 ) -> Iterator[Solution]:
-    """Solutions from here. What is in `dead` leads nowhere new, and all that is met on the way is added to it."""
+    """Solutions from here. States in `dead` lead to nothing new; every state that is visited is added to it."""
     if not steps:
         yield from (Solution((), term.text) for term in pool if term.value == target)
     if dead is not None:

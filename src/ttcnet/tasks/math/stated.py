@@ -1,5 +1,5 @@
 """Where a text states its answer. Texts are a model's, or of the web: every pattern takes time in proportion to
-their length, whatever they hold. Hence the possessive quantifiers, *+, which never try less than they found."""
+their length, for any content. Hence the possessive quantifiers, *+, which never try less than they found."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 BARE = re.compile(r"\\boxed\s+(-?\w+(?:[.,/]\w+)*)")  # \boxed 9
-BRACKET = re.compile(r"\\.|[{}]", re.DOTALL)  # what is escaped does not count
+BRACKET = re.compile(r"\\.|[{}]", re.DOTALL)  # escaped brackets do not count
 JOINED = re.compile(r"(?:[\s$,;&]|\\[()\[\]]|and|or)*")  # between boxes that hold one answer together
 HASHES = re.compile(r"^[^\S\n]*+####\s*+(\S.*)$", re.MULTILINE)  # GSM8K's way; white space may follow
 MIXED = re.compile(r"(?<![\d.,/])(\d{1,3}) (\d{1,3}) ?/ ?(\d{1,3})(?![\d/])")  # 2 1/2
@@ -42,7 +42,7 @@ def stated(text: str) -> str:
 
 
 def _boxes(text: str) -> list[tuple[int, int]]:
-    """Begin and end of all boxes with something in them, outermost only; what a cut text leaves open is none."""
+    """Begin and end of all boxes with something in them, outermost only; boxes that are not closed do not count."""
     found: list[tuple[int, int]] = []
     for start, inside, end in sorted(_closed(text)):
         if (not found or start >= found[-1][1]) and text[inside : end - 1].strip():

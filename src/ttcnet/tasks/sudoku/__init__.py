@@ -10,7 +10,7 @@
     model = pretrained()                          # a trained model, which comes with the package
     solve(model, ["53..7....6..195..."])          # strings or arrays in, strings out
 
-Importing this module imports neither numpy, torch nor numba: each name brings what it needs at its first use. The exact
+Importing this module imports neither numpy, torch nor numba: each name imports its module at its first use. The exact
 solver is compiled then, and kept on disk.
 """
 

@@ -1,7 +1,7 @@
 """Many boards: puzzles with their solutions, and the files that hold them.
 
 A file has lines `puzzle,solution` of 81 characters each, 0 or . for a blank; a first line with names of columns is
-optional, and so is gzip. Every line is checked when it is read; what is wrong is named with its file and line.
+optional, and so is gzip. Every line is checked when it is read; an error names file and line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ALL_NINE = 0b1111111110
 
 
 class Fault(NamedTuple):
-    """What is wrong with one pair of boards."""
+    """The fault of one pair of boards."""
 
     row: int
     field: str
@@ -129,7 +129,7 @@ def read(path: str | os.PathLike[str]) -> Boards:
     puzzles, solutions = _DIGITS[lines[:, :81]], _DIGITS[lines[:, 82:163]]
     fault = first_fault(puzzles, solutions)
     if fault:
-        if fault.cell is not None:  # show what stands there
+        if fault.cell is not None:  # show the character
             mark = chr(lines[fault.row, fault.cell + (82 if fault.field == "solution" else 0)])
             fault = fault._replace(value=f"{mark!r} at {name_of(fault.cell)}")
         fail(
@@ -168,7 +168,7 @@ def _complain_of_shape(path: object, number: int, line: bytes) -> None:
 
 
 def first_fault(puzzles: NDArray[np.uint8], solutions: NDArray[np.uint8]) -> Fault | None:
-    """What is wrong with the first pair of boards with which anything is wrong."""
+    """The fault of the first pair of boards that has one."""
     used = np.left_shift(1, np.minimum(solutions.T, 15), dtype=np.uint16, order="C")
     complete = np.ones(len(solutions), bool)
     for unit in UNITS:

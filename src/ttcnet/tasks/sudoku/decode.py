@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ttcnet.models import TTCNetForCellClassification
 
 FEW = 4  # boards for which threads do not pay
-BATCH = {"cpu": 64, "cuda": 1024}  # boards in one pass of the model; on a CPU, what its caches hold
+BATCH = {"cpu": 64, "cuda": 1024}  # boards in one pass of the model; on a CPU, as many as its caches hold
 
 
 @contextmanager

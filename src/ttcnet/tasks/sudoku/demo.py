@@ -1,4 +1,4 @@
-"""The demo: watch a model settle on boards and fill them in, see what loops and plans do to hard ones."""
+"""The demo: a model settles on boards and fills them in; loops and plans change its answers to hard ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PAUSE = 3.0  # seconds for a board to settle, at least
 
 @dataclass(frozen=True)
 class Game:
-    """A puzzle, its solution, and what the model made of it: in one pass, the boards after every stage, (stages, 81),
+    """A puzzle, its solution, and the model's answers: in one pass, the boards after every stage, (stages, 81),
     with plans and, if it has any, without; then cell by cell, if that was not right."""
 
     puzzle: Board
@@ -127,7 +127,7 @@ def level(name: str) -> Boards:
 
 
 def settings(model: TTCNetForCellClassification, loops: int | None = None) -> dict[str, list[tuple[int, int]]]:
-    """What can be changed about a model, and the loops and horizons to compare for it: from an eighth of its own loops,
+    """The knobs of a model, and the loops and horizons to compare for it: from an eighth of its own loops,
     or of those wished for, to four times as many; no plans, and plans to four times its own horizon."""
     own, far = loops or model.config.loops, model.config.horizon
     found = {}

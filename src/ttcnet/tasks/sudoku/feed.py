@@ -18,7 +18,7 @@ class Feed:
     """Puzzles (batch, 81) with digits 0..9, and labels (batch, 81): the digit less one, -100 where it is given.
 
     Args:
-        boards: what to draw from; every board once before any comes again.
+        boards: drawn from; every board comes once before any comes again.
         augmentation: "none"; "relabel", the digits; "relabel+reveal", and some cells of the solution on 30 % of the
             boards; "all+reveal", all symmetries of Sudoku and that.
     """

@@ -36,7 +36,7 @@ def load(folder: Path | None, device: str) -> TTCNetForCellClassification:
     rule, remedy = "must hold whole weights that fit its config.json", "Train it, or fetch it, again."
     try:
         found: Any = TTCNetForCellClassification.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
-    except Exception as error:  # transformers takes the files for what it has written, and raises anything
+    except Exception as error:  # transformers trusts the files to be its own, and may raise anything
         fail("model", rule, f"{folder}: {reason(error)}", remedy, "no-model")
     model, report = found
     if missing := sorted(report["missing_keys"]):  # which transformers has made up

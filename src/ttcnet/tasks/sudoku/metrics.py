@@ -26,7 +26,7 @@ BANDS = ((0, 0), (1, 3), (4, 9), (10, 29), (30, None), (10, None))  # of ratings
 
 @dataclass(frozen=True)
 class Rate:
-    """A share between 0 and 1, its 95 % interval, and what it is a share of."""
+    """A share between 0 and 1, its 95 % interval, and the total."""
 
     rate: float
     low: float
@@ -84,7 +84,7 @@ class Scores:
 def score(predictions: Any, puzzles: Any, solutions: Any, guesses: Any = None) -> Scores:
     """Compare predicted boards with solutions, all (N, 81) with digits 1 to 9, and 0 for a blank in the puzzles.
 
-    A prediction of 0, for a cell left open, is wrong. What is predicted for givens does not matter. With the ratings of
+    A prediction of 0, for a cell left open, is wrong. Predictions for givens do not matter. With the ratings of
     the puzzles, `guesses` (N,), there are also rates for each of BANDS that a board is in.
     """
     predictions, puzzles, solutions = (

@@ -1,4 +1,4 @@
-"""What the page asks and is told: about the model, a board that settles, a board that is solved cell by cell."""
+"""Answers to the requests of the page: about the model, how a board settles, how it is solved cell by cell."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class AbandonedError(Exception):
 
 
 def about(model: TTCNetForCellClassification, _: Question, __: Wanted) -> dict[str, Any]:
-    """What the model can do, and boards to try."""
+    """The abilities of the model, and boards to try."""
     boards = [{"level": each.level, "guesses": each.guesses, "puzzle": each.puzzle} for each in samples()]
     config = model.config
     looped = {"stage": stage_name(model), "loops": config.loops, "most": min(4 * config.loops, MOST_LOOPS)}
@@ -39,7 +39,7 @@ def about(model: TTCNetForCellClassification, _: Question, __: Wanted) -> dict[s
 
 
 def settle(model: TTCNetForCellClassification, question: Question, wanted: Wanted) -> dict[str, Any]:
-    """All cells at once, after every loop; how many are right then, with plans and without; what plans are worth."""
+    """All cells at once, after every loop; how many are right, with plans and without; the values of the plans."""
     puzzle, horizon, loops = _asked(model, question)
     answer: dict[str, Any] = {"warning": verdict(puzzle), "stages": [], "right": None, "without": None, "values": []}
     if conflicts(puzzle).any() or (puzzle > 0).all():

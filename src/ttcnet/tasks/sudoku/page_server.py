@@ -1,8 +1,8 @@
 """A local page to play with a model: choose or type a puzzle, watch it settle or being solved, drag loops and horizon.
 
 It answers this machine's browser alone: it listens on 127.0.0.1, and a request must name this address as its host, so
-that no other site can have a browser ask under a name of its own (DNS rebinding). Who does not say what they want in
-time is dropped, and what nobody waits for any longer is not computed.
+that no other site can have a browser ask under a name of its own (DNS rebinding). A request that does not arrive in
+time is dropped, and an answer that nobody waits for any longer is not computed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PATIENCE = 10.0  # seconds for a whole request to arrive, and for an answer to b
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, *_: Any) -> None:
-        if not isinstance(sys.exception(), ConnectionError):  # who hangs up in the middle is no fault
+        if not isinstance(sys.exception(), ConnectionError):  # a browser that closes the connection is no fault
             super().handle_error(*_)
 
 
@@ -98,7 +98,7 @@ def serve(model: TTCNetForCellClassification, port: int = 8765, patience: float 
             try:
                 return bool(self.connection.recv(1, socket.MSG_PEEK))
             except BlockingIOError:
-                return True  # who says nothing waits
+                return True  # the connection is open and silent
             except OSError:
                 return False
             finally:

@@ -13,7 +13,7 @@ LEVELS = {"easy": 0, "hard": 10, "hardest": 30}  # the guesses that each begins 
 
 
 class Sample(NamedTuple):
-    """A puzzle as text, how many guesses it needs, and what we call that."""
+    """A puzzle as text, the guesses that it needs, and the name of its level."""
 
     level: str
     guesses: int

@@ -66,7 +66,7 @@ def rate(puzzle: Any) -> int:
 
 
 def verdict(puzzle: NDArray[np.uint8]) -> str:
-    """What is to be said of a puzzle before any model sees it; empty if it has one solution."""
+    """The fault of a puzzle, in a sentence; empty if it has one solution."""
     clash = conflicts(puzzle)
     if clash.any():
         places = "; ".join(name_of(int(cell)) for cell in np.flatnonzero(clash))

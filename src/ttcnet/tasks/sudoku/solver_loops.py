@@ -1,8 +1,8 @@
 """The inner loops of the solver, compiled by numba at first use and kept on disk.
 
-What a cell may still hold is a mask of nine bits, and a board is 81 masks. A cell whose mask has one bit is filled, and
-that digit has been taken from its peers (`spread`); a digit with one place left in a row, column or box is put there
-(`settle`). Where neither helps, the search branches in two: a cell is a digit, or it is not.
+The digits that a cell may still hold are a mask of nine bits; a board is 81 masks. A cell whose mask has one bit is
+filled, and that digit has been taken from its peers (`spread`); a digit with one place left in a row, column or box is
+put there (`settle`). Where neither helps, the search branches in two: a cell is a digit, or it is not.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def moves(
 
 
 def stage_name(model: TTCNetForCellClassification) -> str:
-    """What a model's answer settles by: the loops of a looped one, else its blocks."""
+    """The stages in which a model's answer settles: the loops of a looped one, else its blocks."""
     return "loop" if model.config.loops > 1 else "block"
 
 
@@ -51,8 +51,8 @@ def stage_name(model: TTCNetForCellClassification) -> str:
 def settling(
     model: TTCNetForCellClassification, puzzle: Board, horizon: int | None = None, loops: int | None = None
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """One pass, watched: the digits of all cells after every loop, or every block of a model without loops, and how
-    sure the model is of them, both (stages, 81). Givens stay. After loop k is what k loops would have said."""
+    """One pass, step by step: the digits of all cells after every loop, or every block of a model without loops, and
+    the model's confidence in them, both (stages, 81). Givens stay. After loop k they are the answer of k loops."""
     board = torch.from_numpy(puzzle.astype(np.int64))
     found = model(board[None].to(model.device), horizon=horizon, loops=loops, output_hidden_states=True)
     step = len(model.model.layers) if stage_name(model) == "loop" else 1
@@ -67,7 +67,7 @@ def settling(
 @one_thread()
 @torch.inference_mode()
 def plan_values(model: TTCNetForCellClassification, puzzle: Board, horizons: Sequence[int]) -> NDArray[np.float64]:
-    """What the plans of the TTC layers are worth at each horizon, (layers, horizons), a row for each loop that a layer
+    """The values of the plans of the TTC layers at each horizon, (layers, horizons), a row for each loop that a layer
     is at work in: minus their cost, the mean over the blank cells and the heads."""
     blank = torch.from_numpy(puzzle == 0)
     inputs: list[tuple[TTCLayer, torch.Tensor]] = []

@@ -135,7 +135,7 @@ def _rearranged(kit: Any, rows: bool, bands: bool, columns: bool, stacks: bool, 
         inner = kit.uniform(3, 3).argsort(-1) if within else kit.range(3)
         outer = kit.uniform(3, 1).argsort(1) if between else kit.range(3).reshape(1, 3, 1)
         lines.append((3 * outer + inner).reshape(-1, 9))
-    down, across = 9 * lines[0], lines[1]  # (B, 9), or (1, 9) for what is not permuted
+    down, across = 9 * lines[0], lines[1]  # (B, 9), or (1, 9) where nothing is permuted
     cells = down[:, :, None] + across[:, None, :]
     if transpose:
         turned = down[:, None, :] + across[:, :, None]

@@ -1,5 +1,5 @@
-"""Upper bounds of sizes and horizons. A configuration may come from elsewhere: a number beyond these bounds is a
-mistake, or is meant to keep a machine busy. Imports nothing heavy, so that a wrong number is reported at once."""
+"""Upper bounds of sizes and horizons. A configuration may come from others: a number beyond these bounds is a mistake,
+or an attempt to keep a machine busy. Imports nothing heavy, so that a wrong number is reported at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZES = {
     "num_hidden_layers": 4096, "num_attention_heads": 4096, "hidden_size": 2**20, "grid": 1024,
     "loops": 65_536, "num_labels": 65_536, "kernel": 1024, "iterations": 1024, "num_key_value_heads": 4096,
 }  # fmt: skip
-BASE = {  # of models of transformers: the most, and what is called so in their families
+BASE = {  # of models of transformers: the most, and the names of such sizes in their families
     4096: "num_hidden_layers num_layers n_layer n_layers num_attention_heads num_key_value_heads n_head n_heads",
     2**16: "num_labels",
     2**20: "hidden_size d_model n_embd",
@@ -51,9 +51,9 @@ def check_size(field: str, value: object, least: int, remedy: str) -> int:
 
 
 def beyond(content: Any) -> str | None:
-    """The first size beyond its bound in what a config.json holds, parts of the model included; None if none is."""
+    """The first size beyond its bound in the content of a config.json, parts of the model included; or None."""
     left = [content]
-    while left:  # a file may go deeper than Python does
+    while left:  # a file may be nested deeper than Python allows
         part = left.pop()
         if isinstance(part, dict):
             left += part.values()
@@ -75,18 +75,18 @@ def check_weights(width: int, heads: int, state_size: int, action_size: int, ran
 
 
 def check_seed(seed: int) -> None:
-    """Fail if a seed is out of bounds, within which all generators of random numbers take it."""
+    """Fail if a seed is out of bounds. Within them all generators of random numbers take it."""
     if not 0 <= seed <= SEED:
         fail("seed", f"must be between 0 and {SEED}", shown(seed), "Pass such a number.", "out-of-range")
 
 
 def shown(value: int) -> str:
-    """A number as text, also where it has more digits than Python writes."""
+    """A number as text, also if it has more digits than Python writes."""
     return str(value) if value < 10**30 else f"a number of {value.bit_length()} bits"
 
 
 def _raised() -> int:
     given = os.environ.get(RAISE, str(HORIZON))
     if not (given.isdecimal() and len(given) < 20):
-        fail(RAISE, "must be a whole number", repr(given), f"Set it to {4 * HORIZON}, say, or take it away.", "format")
+        fail(RAISE, "must be a whole number", repr(given), f"Set it to {4 * HORIZON}, say, or remove it.", "format")
     return int(given)

@@ -1,5 +1,6 @@
-"""A client for servers that speak OpenAI's chat protocol, such as vLLM's. Many requests at once, with time limits;
-what drops, stalls or is turned away is tried again, later and later, and in the end comes back as `Failed`."""
+"""A client for servers that speak OpenAI's chat protocol, such as vLLM's. It sends many requests at once, with time
+limits. A request that drops, stalls or is refused is tried again after growing pauses, and in the end returns
+`Failed`."""
 
 from __future__ import annotations
 
@@ -22,14 +23,14 @@ from .reading import is_unicode
 KEY = "OPENAI_API_KEY"  # the environment variable with the key, for servers that ask for one
 LONGEST_PAUSE = 60.0
 LARGEST = 2**26  # bytes of an answer
-ODD = (KeyError, TypeError, AttributeError, ValueError, OverflowError)  # what comes of an answer that is another's
-GREETING = 30.0  # seconds that a server has to say which models it has
+ODD = (KeyError, TypeError, AttributeError, ValueError, OverflowError)  # raised by an answer of another format
+GREETING = 30.0  # seconds for a server to list its models
 
 
 @dataclass(frozen=True)
 class Request:
     """`n` answers to a conversation, greedily at temperature 0. They end after any text in `stop`, which is part of
-    them, and continue from `prefix`, which is not. These two are as vLLM understands them."""
+    them, and continue from `prefix`, which is not. `stop` and `prefix` are parameters of vLLM."""
 
     messages: list[dict[str, str]]
     max_tokens: int
@@ -73,7 +74,7 @@ class _RefusedError(Exception):
 
 
 class _PassingError(Exception):
-    """Worth another try, after a pause that the server may ask for."""
+    """A failure that may pass: try again, after a pause that the server may ask for."""
 
     def __init__(self, reason: str, pause: float = 0.0) -> None:
         super().__init__(reason)
@@ -82,14 +83,14 @@ class _PassingError(Exception):
 
 @dataclass
 class Endpoint:
-    """A model on a server; to be closed, or used in a `with` block.
+    """A model on a server. Close it, or use it in a `with` block.
 
     Args:
-        url: as of "http://localhost:8000/v1".
-        model: its name there; the one that the server has if not given.
+        url: such as "http://localhost:8000/v1".
+        model: its name there; if not given, the only model of the server.
         concurrent: requests in flight.
         limit: seconds from sending a request to having its answer.
-        attempts: in all, before a request counts as failed.
+        attempts: of a request, before it counts as failed.
         pause: seconds before the second attempt; twice as many before each further one.
     """
 
@@ -119,10 +120,10 @@ class Endpoint:
         self._loop = asyncio.new_event_loop()
         self._client = httpx.AsyncClient(
             headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {}),
-            timeout=httpx.Timeout(None, connect=10.0),  # the whole has a limit of its own
+            timeout=httpx.Timeout(None, connect=10.0),  # a whole request has another limit
             limits=httpx.Limits(max_connections=self.concurrent),
         )
-        # requests live in a thread of their own, so that a slow user does not make them late
+        # requests have their own thread, so that slow code of the caller does not delay them
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
@@ -133,14 +134,14 @@ class Endpoint:
         self.close()
 
     def close(self) -> None:
-        """Give up what is in flight, and hang up."""
+        """Give up requests in flight, and close the connections."""
         self._submit(self._leave()).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     def connect(self) -> Endpoint:
-        """Ask which models are there, and settle on one; an error if the server or the model is not there."""
+        """Ask for the server's models, and choose one; an error if the server or the model is not there."""
         try:
             body = self._submit(self._once("GET", "/models", None, min(self.limit, GREETING))).result()
             names = [_text(entry["id"]) for entry in body["data"]]
@@ -155,17 +156,17 @@ class Endpoint:
         return self
 
     def ask(self, request: Request) -> Reply | Failed:
-        """One request, tried again as often as is allowed."""
+        """One request, tried again up to `attempts` times."""
         return self._submit(self._persistently(request)).result()
 
     def ask_all(self, requests: Iterable[Request]) -> Iterator[tuple[int, Reply | Failed]]:
-        """Many at once: answers as they arrive, each with the number of its request, counted from 0. Requests are taken
-        from the iterable as there is room."""
+        """Many requests at once. Yields answers as they arrive, each with the number of its request, counted from 0.
+        Requests are taken from the iterable when there is room."""
         for group in self.ask_in_groups(requests, 0.0):
             yield from group
 
     def ask_in_groups(self, requests: Iterable[Request], seconds: float) -> Iterator[list[tuple[int, Reply | Failed]]]:
-        """Likewise, those together that arrive within so many seconds; they wait for no other."""
+        """Likewise, but yields answers that arrive within `seconds` together."""
         source = enumerate(requests)
         running: dict[Future[Reply | Failed], int] = {}
         group, end = list[tuple[int, Reply | Failed]](), 0.0
@@ -215,7 +216,7 @@ class Endpoint:
         """The server's answer to one attempt, as JSON."""
         import httpx
 
-        sent = None if payload is None else json.dumps(payload)  # by ourselves: httpx cannot send half a letter
+        sent = None if payload is None else json.dumps(payload)  # encoded here: httpx cannot send half a letter
         content = bytearray()
         try:
             async with (
@@ -277,7 +278,7 @@ def _choice(entry: dict[str, Any]) -> Choice:
 
 
 def _text(value: Any) -> str:
-    """A value of a server's, if it is a text that can be written."""
+    """A value from a server, if it is a text that can be written."""
     if not isinstance(value, str) or not is_unicode(value):
         raise TypeError(f"{value!r:.40} where a text belongs")
     return value
@@ -291,5 +292,5 @@ def _count(value: Any) -> int | None:
 
 
 def _seconds(header: str | None) -> float:
-    """What Retry-After asks for, if it does in seconds."""
+    """The seconds that Retry-After asks for, if it gives seconds."""
     return float(header) if header and header.strip().isdecimal() else 0.0

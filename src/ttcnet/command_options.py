@@ -17,7 +17,7 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, or auto: a GPU if 
 
 
 def given(context: typer.Context, but: Sequence[str] = ()) -> dict[str, Any]:
-    """The options of a command that were given, as against those that have their defaults; `but` some."""
+    """The options of a command that the user gave, without those at their defaults, and without those in `but`."""
     sources = {name: context.get_parameter_source(name) for name in context.params if name not in but}
     return {name: context.params[name] for name, source in sources.items() if source and source.name != "DEFAULT"}
 
@@ -30,7 +30,7 @@ def gpus() -> int:
 
 
 def usable(device: str | None) -> str:
-    """The device of that name; for auto or None the best one. Nothing is moved there, because each of several processes
+    """The device of that name; for auto or None the best one. It is not made current, because each of several processes
     has its own device."""
     import torch
 
@@ -46,10 +46,11 @@ def usable(device: str | None) -> str:
 
 
 def numbers(name: str, texts: Sequence[str] | None) -> tuple[int, ...]:
-    """The numbers of an option that was given as 1,2,4 or several times, each once; empty if it was not given."""
+    """The numbers of an option that was given as 1,2,4 or several times, without repetitions; empty if it was not
+    given."""
     parts = ",".join(texts).split(",") if texts else []
     found = [number for part in parts if (number := whole_number(part.strip())) is not None]
     if len(found) < len(parts):
         value, remedy = repr(",".join(texts or ())[:40]), f"Pass --{name} 1,2,4, say."
-        fail(name, "must be a number, or several with commas", value, remedy, "format")
+        fail(name, "must be a number, or several with commas between", value, remedy, "format")
     return tuple(dict.fromkeys(found))

@@ -1,5 +1,5 @@
-"""What is compiled at run time is kept on disk where that is possible. Where it is not, on a full disk or in a
-read-only installation without a home, every process compiles it anew, and that is said. Imports nothing heavy."""
+"""Code that is compiled at run time is kept on disk if possible. If not, on a full disk or in a read-only installation
+without a home, every process compiles it anew, and a message says so. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def jit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     def decorated(function: Callable[..., Any]) -> Any:
         try:
             made = numba.njit(cache=True, **options)(function)
-        except RuntimeError:  # numba has found no folder
-            tell_unkept(VARIABLE, "there is no folder that can be written")
+        except RuntimeError:  # numba found no folder
+            tell_unkept(VARIABLE, "no folder is writable")
             return numba.njit(**options)(function)
         for name in ("load_overload", "save_overload"):
             setattr(made._cache, name, _forgiving(getattr(made._cache, name)))
@@ -33,7 +33,7 @@ def jit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def _forgiving(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Where the disk fails, None: nothing was found, or nothing was kept."""
+    """Returns None if the disk fails: nothing was found, or nothing was kept."""
 
     def called(*arguments: Any) -> Any:
         try:
@@ -46,8 +46,7 @@ def _forgiving(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def usable(variable: str, folder: str) -> str:
-    """The folder, for a compiler that cannot do without one; one that lasts as long as this process where the folder
-    cannot be written."""
+    """The folder, for a compiler that needs one. If it cannot be written, another that is deleted with this process."""
     try:
         if folder.startswith("~"):
             raise OSError("there is no home")
@@ -61,9 +60,9 @@ def usable(variable: str, folder: str) -> str:
 
 
 def tell_unkept(variable: str, reason: str) -> None:
-    """Say, once, that something is compiled and not kept; `variable` is that of the environment which names a place."""
+    """Print, once, that compiled code is not kept; `variable` is the environment variable that names a folder."""
     if variable not in _told:
         _told.add(variable)
-        notice = f"ttcnet: what is compiled here cannot be kept ({reason}), so that every process compiles it anew. "
+        notice = f"ttcnet: compiled code cannot be kept ({reason}), so every process compiles it anew. "
         remedy = f"To keep it, set {variable} to a folder that can be written."
         logging.getLogger("ttcnet").warning(notice + remedy)

@@ -1,4 +1,4 @@
-"""Where and with what something was computed: for bug reports, results and benchmarks. Imports nothing heavy."""
+"""Machine, versions, commit and command: for bug reports, results and benchmarks. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def versions(*others: str) -> dict[str, str]:
 
 
 def machine() -> dict[str, str]:
-    """Processor, GPU and operating system, as far as they can be told without privileges."""
+    """Processor, GPU and operating system, as far as they are known without privileges."""
     import torch
 
     return {
@@ -50,13 +50,13 @@ def commit() -> str:
 
 
 def command(program: str = "ttcnet") -> str:
-    """The command of this process, without folders of this machine alone."""
+    """The command of this process, without the folders of this machine."""
     words = (Path(word).name if os.path.isabs(word) else word for word in sys.argv[1:])
     return f"{program} {shlex.join(words)}"
 
 
 def provenance(*packages: str, program: str = "ttcnet") -> dict[str, Any]:
-    """What made a result: machine, versions (also of `packages`), commit and command."""
+    """The provenance of a result: machine, versions (also of `packages`), commit and command."""
     return {
         "machine": machine(),
         "versions": versions(*packages),

@@ -1,4 +1,4 @@
-"""The one way in which ttcnet raises errors. Imports nothing heavy, so that light modules can use it."""
+"""`fail` raises all errors of ttcnet. Imports nothing heavy, so that light modules can use it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ CODES = {
     "peft": Code(ValueError, "PEFT cannot do this with inserted layers"),
     "no-model": Code(ValueError, "there is no whole model, tokenizer or adapter there"),
     "chat-template": Code(ValueError, "the model has no chat template, or one that does not take the text"),
-    "remote-code": Code(ValueError, "a model brings code of its own"),
+    "remote-code": Code(ValueError, "a model brings its own code"),
     "bad-output": Code(ValueError, "a model gives NaN or infinity"),
     "diverged": Code(ValueError, "training gives NaN or infinity"),
     # files and runs
@@ -83,14 +83,14 @@ CODES = {
 
 
 class TTCNetError(Exception):
-    """What `fail` raises, together with a built-in exception: a TTCNetValueError is a ValueError too.
+    """An error of ttcnet. It is a built-in exception too: a TTCNetValueError is a ValueError.
 
     Attributes:
         code: one of `CODES`; the documentation explains them all.
-        field: what is wrong.
-        rule: what it must be.
-        value: what it is.
-        remedy: what to do.
+        field: the argument, setting or file that is wrong.
+        rule: the condition that it must meet.
+        value: its present value.
+        remedy: the action that mends it.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ def fail(
 ) -> NoReturn:
     """Raise the TTCNetError of a code, with a message that gives field, rule, value and remedy.
 
-    The code says which built-in exception the error is as well; `error` names another one.
+    The code decides which built-in exception the error is as well; `error` names another one.
     """
     kind = next(_CLASSES[base] for base in (error or CODES[code].error).__mro__ if base in _CLASSES)
     raise kind(f"{field} {rule}; got {value}. {remedy} [{code}]", code, field, rule, value, remedy)
@@ -157,7 +157,7 @@ def _is_of_memory(error: Exception) -> bool:
 
 
 def _sentence(error: Exception) -> str:
-    """What an error says; of the operating system's, without their numbers."""
+    """The text of an error, without the numbers of the operating system."""
     if isinstance(error, TTCNetError):
         return str(error)
     if _is_of_memory(error):
@@ -170,7 +170,7 @@ def _sentence(error: Exception) -> str:
 
 @contextmanager
 def errors_as_sentences() -> Iterator[None]:
-    """Around a command: print the sentence of an error instead of a traceback, where the sentence says enough."""
+    """Around a command: print an error without its traceback, if its text is enough."""
     import typer
 
     from .terminal.console import DEBUG, say
@@ -183,6 +183,6 @@ def errors_as_sentences() -> Iterator[None]:
     except Exception as error:
         told = isinstance(error, ImportError | OSError | TTCNetError) or _is_of_memory(error)
         if os.environ.get(DEBUG) or not told:
-            raise  # with all that is known about it, where it is a fault of ours or of a library
+            raise  # with its traceback: a fault of ours or of a library
         say(_sentence(error), err=True)
         raise typer.Exit(1) from None

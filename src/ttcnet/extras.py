@@ -15,6 +15,6 @@ def require(module: str, extra: str, purpose: str) -> ModuleType:
     except ImportError as error:
         package = module.partition(".")[0]
         if error.name is not None and error.name.partition(".")[0] != package:
-            raise  # it is there, and something else is broken
+            raise  # it is installed, and something else is broken
         rule, remedy = f"needs the package {package}", f"Install it with: pip install 'ttcnet[{extra}]'"
         fail(purpose, rule, "an installation without it", remedy, "package")

@@ -25,9 +25,9 @@ _held: set[int] = set()
 
 @contextmanager
 def owned(folder: Path, field: str = "out") -> Iterator[None]:
-    """For the time of the block, the folder is this process's alone, or that of the processes of one distributed job,
-    each of which has a lock of its own. It is made if need be, and goes if nothing was put there. An error, of
-    `field`, if another command is at work there. What killed processes left there unfinished is removed."""
+    """Inside the block, only this process uses the folder, or the processes of one distributed job, each with its own
+    lock. The folder is made if it does not exist, and removed if it stays empty. Unfinished files of killed processes
+    are removed. An error, of `field`, if another command is using the folder."""
     made = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     rank = os.environ.get("RANK", "0")
@@ -40,16 +40,16 @@ def owned(folder: Path, field: str = "out") -> Iterator[None]:
     finally:
         if lock in _held:  # and this is no forked child
             with suppress(FileNotFoundError):
-                path.unlink()  # while it is locked, so that it is nobody else's
+                path.unlink()  # while it is locked, so that nobody else holds it
             _held.discard(lock)
             os.close(lock)
-            with suppress(OSError):  # one that is not empty stays
+            with suppress(OSError):  # a folder that is not empty stays
                 for each in made:
                     each.rmdir()
 
 
 def _lock(path: Path, folder: Path, field: str) -> int | None:
-    """An open file that is locked; None where there are no locks."""
+    """An open file that is locked; None if the filesystem has no locks."""
     if fcntl is None:
         return None
     while True:
@@ -61,18 +61,18 @@ def _lock(path: Path, folder: Path, field: str) -> int | None:
                 os.write(file, f"process {os.getpid()} on {socket.gethostname()}".encode())
                 _held.add(file)
                 return file
-            os.close(file)  # who had it has removed it in the meantime
+            os.close(file)  # its owner has removed it in the meantime
         except BlockingIOError:
             who = os.read(file, 200).decode("utf-8", "replace") or "another process"
             os.close(file)
             remedy = "Wait until it is done, or stop it; or name another folder."
-            rule = "must be a folder that no other command is at work in"
+            rule = "must be a folder that no other command is using"
             fail(field, rule, f"{folder}, which {who} is writing to", remedy, "in-use")
         except OSError as error:
             os.close(file)
             if error.errno not in _UNABLE:
                 raise
-            reason, remedy = error.strerror, "See to it that no other command writes there."
+            reason, remedy = error.strerror, "Make sure that no other command writes there."
             notice = f"ttcnet: {folder} cannot be locked ({reason}). "
             logging.getLogger("ttcnet").warning(notice + remedy)
             return None

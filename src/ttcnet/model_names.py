@@ -10,16 +10,16 @@ from pathlib import Path
 
 from .errors import TTCNetError, fail
 
-ADAPTER, PEFT = "ttc_adapter.safetensors", "adapter_config.json"  # what the folder of an adapter holds
-WEIGHTS = "adapter_model.safetensors"  # and beside the latter
+ADAPTER, PEFT = "ttc_adapter.safetensors", "adapter_config.json"  # files in the folder of an adapter
+WEIGHTS = "adapter_model.safetensors"  # beside the latter
 TOKENIZERS = ("token*", "vocab*", "*.model", "tekken.json")  # one of these is in the folder of every tokenizer
 RULE = "must be a folder with a model and its tokenizer, or a name of the Hub"
 REMEDY = "Check the name and the files."
-LONGEST = 1000  # characters of what another library says that are passed on
+LONGEST = 1000  # characters of another library's message that are passed on
 
 
 def is_path(name: str) -> bool:
-    """Whether it can only be meant as a path: names of the Hub are owner/name, or a name alone."""
+    """Whether it can only be a path: names of the Hub are owner/name, or a name alone."""
     return name.startswith((".", "/", "~")) or name.count("/") > 1
 
 
@@ -60,8 +60,8 @@ def _check_tokenizer(model: str) -> None:
 
 @contextmanager
 def loading(model: str) -> Iterator[None]:
-    """While other libraries load it: what they say is wrong, as an error of ours. They expect files that they have
-    written themselves, and others may make them raise anything."""
+    """While other libraries load it: turn their errors into one of ours. They expect files that they have written
+    themselves; other files may make them raise anything."""
     _check_folder(model)
     try:
         yield
@@ -69,14 +69,14 @@ def loading(model: str) -> Iterator[None]:
         if isinstance(error, TTCNetError):
             raise
         if "trust_remote_code" in str(error):
-            rule = "must bring no code of its own, unless you say that it may run here"
+            rule = "must bring no code of its own, unless you allow that code to run"
             fail("model", rule, repr(model), "Read its code; if you trust it, pass --trust-remote-code.", "remote-code")
         place = "" if os.path.isdir(model) else ", which is no folder here; of the Hub"
         fail("model", RULE, f"{model!r}{place}: {reason(error)}", REMEDY, "no-model")
 
 
 def reason(error: Exception) -> str:
-    """What another library says, in one line."""
+    """The message of another library, in one line."""
     text = " ".join(str(error).split()).rstrip(".")
     plain = isinstance(error, OSError | ValueError) and text
     text = text if plain else f"{type(error).__name__} {text}".strip()

@@ -1,4 +1,4 @@
-"""Pieces of tensors: what a process holds of one that is spread over several, and what is read out of a file."""
+"""Pieces of tensors: the part that a process holds of a tensor that is spread over several, or a part in a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Piece(NamedTuple):
-    """A part of a tensor: where it begins in it, and what it holds."""
+    """A part of a tensor: the place where it begins, and its values."""
 
     start: tuple[int, ...]
     values: Tensor
@@ -18,7 +18,7 @@ class Piece(NamedTuple):
         return tuple(self.values.shape)
 
     def overlap(self, start: tuple[int, ...], size: tuple[int, ...]) -> tuple[slice, ...] | None:
-        """Where another part meets this one, counted from the beginning of the whole tensor; None if they do not."""
+        """The overlap with another part, counted from the beginning of the whole tensor; None if there is none."""
         low = [max(pair) for pair in zip(self.start, start, strict=True)]
         high = [min(a + b, c + d) for a, b, c, d in zip(self.start, self.size, start, size, strict=True)]
         if any(a >= b for a, b in zip(low, high, strict=True)):
@@ -27,13 +27,13 @@ class Piece(NamedTuple):
 
 
 def is_spread(tensor: Tensor) -> bool:
-    """Whether processes hold it piece by piece, as under FSDP2 or tensor parallelism."""
+    """Whether several processes hold pieces of it, as under FSDP2 or tensor parallelism."""
     return hasattr(tensor, "full_tensor")
 
 
 def own_piece(tensor: Any) -> Piece:
-    """What this process holds of a tensor: all of it, unless it is spread. The values are those of the tensor, to be
-    read or overwritten."""
+    """The part of a tensor that this process holds: all of it, unless it is spread. The values are not a copy: read or
+    overwrite them."""
     if not is_spread(tensor):
         return Piece((0,) * tensor.ndim, tensor.detach())
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
@@ -48,6 +48,6 @@ def shifted(where: tuple[slice, ...], start: tuple[int, ...]) -> tuple[slice, ..
 
 
 def sliced(file: Any, name: str, where: tuple[slice, ...]) -> Tensor:
-    """A part of a tensor in an open safetensors file; nothing else of it is read."""
+    """A part of a tensor in an open safetensors file; the rest is not read."""
     found: Tensor = file.get_slice(name)[where] if where else file.get_tensor(name)
     return found

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from .errors import fail
 
-PATIENCE = 30.0  # seconds that a network filesystem has to show a new file
-LONGEST = timedelta(days=1)  # that processes wait for one that prepares data or writes
+PATIENCE = 30.0  # seconds for a network filesystem to show a new file
+LONGEST = timedelta(days=1)  # seconds that processes wait for one that prepares data or writes
 
 
 def rank() -> int:
-    """The number of this process, also before it has joined its job."""
+    """The rank of this process, also before it has joined its job."""
     return dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))
 
 
@@ -77,12 +77,12 @@ def total(numbers: Tensor) -> Tensor:
 
 @cache
 def _messages() -> Any:
-    """For messages between processes, beside what they compute: in main memory, and with more patience."""
+    """A group for messages between processes, apart from computing: in main memory, with a longer time limit."""
     return dist.new_group(backend="gloo", timeout=LONGEST)
 
 
 def of_first(text: str) -> str:
-    """What the first process says, in all. All have to ask."""
+    """The text of the first process, in all processes. All have to call this."""
     if not dist.is_initialized():
         return text
     mine = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
@@ -94,8 +94,8 @@ def of_first(text: str) -> str:
 
 @contextmanager
 def together() -> Iterator[None]:
-    """A block that succeeds in all processes or in none, in which they exchange nothing. If it fails in some, the first
-    of these raises its error, and the others end without a word."""
+    """A block that succeeds in all processes or in none; they exchange nothing inside. If it fails in some, the first
+    of these raises its error, and the others end without a message."""
     error: Exception | None = None
     try:
         yield
@@ -134,7 +134,7 @@ def check_shared(out: Path) -> None:
         sign.unlink(missing_ok=True)
     if blind:
         if not is_first_process():
-            raise SystemExit(1)  # the first one says it
+            raise SystemExit(1)  # the first process raises the error
         value = f"{out}, which is another folder for process{'es' * (len(blind) > 1)} {', '.join(blind)}"
         remedy = "Name a folder on a filesystem that all machines share, by its whole path."
         fail("out", f"must be one folder for all {count()} processes", value, remedy, "not-found")
@@ -144,5 +144,5 @@ def _appears(sign: Path) -> bool:
     end = time.monotonic() + PATIENCE
     while not (found := sign.exists()) and time.monotonic() < end:
         time.sleep(0.5)
-        os.listdir(sign.parent)  # which has NFS look again
+        os.listdir(sign.parent)  # which makes NFS look again
     return found

@@ -27,8 +27,8 @@ class Row(NamedTuple):
 
 
 def rows(source: str, split: str = "train", remedy: str = REMEDY, **options: Any) -> Iterator[Row]:
-    """The rows of a JSON Lines file, plain or gzip, or of a dataset of the Hub, "owner/name", for which `options` are
-    those of `datasets.load_dataset`, and `remedy` says what to do where it cannot be read."""
+    """The rows of a JSON Lines file, plain or gzip, or of a dataset of the Hub, "owner/name". `options` are those of
+    `datasets.load_dataset`, and `remedy` is that of the error if the dataset cannot be read."""
     if is_file(source):
         yield from _lines(Path(source))
     else:
@@ -49,7 +49,7 @@ def is_file(source: str) -> bool:
 
 
 def count(source: str, split: str = "train") -> int | None:
-    """How many `rows` gives, or a few more: to tell the time left. None if that cannot be told."""
+    """The number of `rows`, or a few more, to estimate the time left. None if it is unknown."""
     if not is_file(source):
         return len(_dataset(source, split))
     with suppress(OSError, EOFError, zlib.error), _open(Path(source), "rb") as file:
@@ -97,8 +97,8 @@ def _object(line: str, place: str) -> dict[str, Any]:
 
 
 def read_json(path: Path, remedy: str, **fields: type | tuple[type, ...]) -> dict[str, Any]:
-    """The object that we have written to a file, with at least these fields, each of its type. A file that somebody
-    else has changed, or that is not whole, is an error."""
+    """The object that ttcnet wrote to a file, with at least these fields, each of its type. A file that was changed or
+    is incomplete is an error."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -108,7 +108,7 @@ def read_json(path: Path, remedy: str, **fields: type | tuple[type, ...]) -> dic
 
 
 def check_fields(place: str, content: Any, remedy: str, **fields: type | tuple[type, ...]) -> None:
-    """Fail if something that was read is no object with at least these fields, each of its type, numbers finite."""
+    """Fail unless a value from a file is an object with at least these fields, each of its type, numbers finite."""
     if not isinstance(content, dict):
         fail(place, "must be an object of JSON", repr(content)[:40], remedy, "damaged")
     for name, kind in fields.items():

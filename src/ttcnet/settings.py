@@ -31,9 +31,9 @@ def read_toml(path: Path, variants: Sequence[str] | None = None) -> dict[str, An
     """The tables of a TOML file.
 
     Args:
-        variants: names of tables in the file's table `variant`, whose settings replace those of the file; of two that
-            set the same, the later one counts. {variant} in `out` becomes their names. None: there are no variants,
-            and `variant` is a key like others.
+        variants: names of tables in the file's table `variant`. Their settings replace those of the file; if two set
+            the same, the later one counts. {variant} in `out` becomes their names. None: there are no variants, and
+            `variant` is a key like others.
     """
     if not path.is_file():
         remedy = "Name a TOML file; the documentation says how to write one."
@@ -46,8 +46,8 @@ def read_toml(path: Path, variants: Sequence[str] | None = None) -> dict[str, An
 
 
 def read_with(path: Path | None, options: dict[str, Any]) -> dict[str, Any]:
-    """What a file says, if there is one, and before it what was given as options; one of these may be `variant`, names
-    of variants."""
+    """The settings of a file, if there is one, overridden by those that were given as options. The option `variant`
+    names variants of the file."""
     variants = options.pop("variant", [])
     if path is None and variants:
         fail("variant", "must not be given without a file", ", ".join(variants), "Name the file first.", "conflict")
@@ -74,8 +74,8 @@ def _varied(values: dict[str, Any], variants: Sequence[str], path: Path) -> dict
 
 
 def from_table(kind: type[Made], values: Any, place: str = "settings") -> Made:
-    """A dataclass from the table that is at `place`. Its keys are the fields, or what a field has as "key" in its
-    metadata. Where a field is a dataclass, its table becomes one. "none" becomes None, for which TOML has no word."""
+    """A dataclass from the table at `place`. Its keys are the names of the fields, or the "key" in a field's metadata.
+    A field that is a dataclass has a table of its own. "none" becomes None, for which TOML has no word."""
     if not isinstance(values, dict):
         fail(place, "must be a table", repr(values), "Write it as a table of TOML, [...].", "type")
     known = {each.metadata.get("key", each.name): each for each in fields(kind)}  # type: ignore[arg-type]
@@ -135,7 +135,7 @@ def check_settings(
     field: str = "settings",
     remedy: str = "Give the settings that it was started with, or choose another folder.",
 ) -> None:
-    """Fail if what is at a place is resumed with other settings than it was started with."""
+    """Fail if the run at a place is resumed with other settings than it was started with."""
     if changed := {name: (then.get(name), now.get(name)) for name in then | now if then.get(name) != now.get(name)}:
         rule = f"must be those of the {what} in {place}"
         fail(field, rule, f"(then, now): {changed}", remedy, code="settings-changed")

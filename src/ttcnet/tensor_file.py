@@ -26,7 +26,7 @@ def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
 
 
 def write(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    """Into a file that nobody else knows yet."""
+    """Write to a file that no other process uses yet."""
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with writing(path):
         save_file(kept, path, metadata={"facts": json.dumps(facts)})
@@ -48,7 +48,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def opened(path: Path) -> Any:
-    """The file, of which nothing is read yet but names and shapes."""
+    """The open file; only names and shapes are read so far."""
     with _reading(path) as file:
         return file
 
@@ -74,16 +74,16 @@ def _reading(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def told(path: Path) -> Iterator[None]:
-    """While a file is read: what is wrong with it, as an error of ours."""
+    """While a file is read: turn its faults into an error of ours."""
     try:
         yield
     except (SafetensorError, ValueError, RecursionError, KeyError, TypeError) as error:
-        rule = "must be a whole safetensors file that ttcnet wrote"
+        rule = "must be a complete safetensors file that ttcnet wrote"
         fail(str(path), rule, f"{type(error).__name__}: {error}", "Fetch or save it again.", "damaged")
 
 
 def digest(tensors: dict[str, Tensor]) -> str:
-    """A number for the names and contents of tensors. It shows damage."""
+    """A checksum of the names and contents of tensors. It reveals damage."""
     total = hashlib.sha256()
     for name in sorted(tensors):
         total.update(name.encode())

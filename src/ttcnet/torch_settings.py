@@ -1,4 +1,4 @@
-"""Settings of torch that hold for a whole process. Commands change them here alone, and say so."""
+"""Settings of torch that hold for a whole process. Commands change them only here, with a message."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .terminal.console import tell
 def avoid_cudnn() -> None:
     """Let torch choose among all kinds of attention on a GPU but cuDNN's, from now on in this process.
 
-    On recent GPUs cuDNN's comes first. It is reported to prepare itself for every new shape, for tenths of a second,
-    and with batches padded to their longest text nearly every shape is new.
+    On recent GPUs torch prefers cuDNN's. Users report that it prepares itself for every new shape, for tenths of a
+    second; with batches padded to their longest text nearly every shape is new.
     """
     if command_options.gpus() and torch.backends.cuda.cudnn_sdp_enabled():
         torch.backends.cuda.enable_cudnn_sdp(False)
@@ -25,7 +25,8 @@ def avoid_cudnn() -> None:
 
 @contextmanager
 def compiling_up_to(times: int) -> Iterator[None]:
-    """Within, torch compiles a function that often, for other kinds of inputs, before it gives up; 8 times is usual."""
+    """Inside, torch compiles a function up to so many times, for other kinds of inputs, before it gives up; its default
+    is 8."""
     limits: Any = torch._dynamo.config
     before = limits.recompile_limit
     if times > before:

@@ -1,4 +1,4 @@
-"""Files and folders that are written whole or not at all, under a name of the process's own until then. They get the
+"""Files and folders that are written completely or not at all: until then they have a temporary name. They get the
 permissions that the user's umask gives. Imports nothing heavy."""
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _UNFINISHED = re.compile(r"\.[0-9a-f]{8}\.tmp\..+")
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A new, empty file, with the suffix of `path`, which takes its place at the end of the block; if that fails, all
-    is as it was. Links are followed. What is no regular file, such as a device, a pipe or /dev/stdout, is not replaced:
-    at the end of the block all is written to it."""
+    """A new, empty file with the suffix of `path`. At the end of the block it replaces `path`; if the block fails,
+    nothing changes. Links are followed. A device, a pipe or /dev/stdout is not replaced: at the end of the block all is
+    written to it."""
     if is_stream(path):
         with TemporaryDirectory() as folder:
             new = Path(folder) / Path(path).name
@@ -53,7 +53,7 @@ def temporary(path: Path) -> Path:
 
 def put(new: Path, path: Path) -> None:
     """Give a file or folder the name `path`, which may be that of an older one, and the permissions that it would have
-    had if open() and mkdir() had made it: safetensors and tempfile keep what they write from others."""
+    had if open() and mkdir() had made it: files of safetensors and tempfile are closed to other users."""
     if new.is_dir():
         for each in new.rglob("*"):
             open_up(each)
@@ -71,7 +71,7 @@ def put(new: Path, path: Path) -> None:
 
 def open_up(path: Path) -> None:
     """Give a new file or folder the permissions of the user's umask."""
-    mask = os.umask(0o077)  # there is no other way to learn it
+    mask = os.umask(0o077)  # Python has no other way to read it
     os.umask(mask)
     path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)
 
@@ -84,8 +84,8 @@ def clear(folder: Path) -> None:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether something is there that must not be replaced by a file: a device, a pipe, an open file of this process's
-    such as /dev/stdout."""
+    """Whether `path` must not be replaced by a file: a device, a pipe, an open file of this process such as
+    /dev/stdout."""
     if _descriptor(path) is not None:
         return True
     try:
@@ -109,7 +109,7 @@ def _descriptor(path: Path) -> int | None:
 
 
 def _pour(source: Path, path: Path) -> None:
-    number = _descriptor(path)  # opened anew it would be written from its beginning
+    number = _descriptor(path)  # if it were opened anew, it would be written from its beginning
     for each in (sys.stdout, sys.stderr):
         each.flush()
     with source.open("rb") as content, open(path if number is None else os.dup(number), "wb") as stream:

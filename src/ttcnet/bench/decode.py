@@ -20,7 +20,7 @@ import ttcnet.adapter as adapter
 from .measure import percentiles
 
 HORIZONS = (8, 16, 64, 128)
-WARM_ROUNDS = 2  # in which everything is compiled, and graphs are recorded
+WARM_ROUNDS = 2  # everything is compiled in these, and graphs are recorded
 SETTLING = 8  # tokens at the beginning of a compiled text that do not count
 SHAPES: dict[str, dict[str, Any]] = {
     "8B": dict(vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32)
@@ -32,8 +32,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class DecodePoint:
-    """What is measured. `horizon` 0 is the model without TTC layers; `compiled` the static cache with what `generate`
-    compiles by itself, otherwise everything is eager with a dynamic cache."""
+    """One point of a measurement. `horizon` 0 is the model without TTC layers. `compiled` is a static cache, with which
+    `generate` compiles the model; otherwise everything is eager with a dynamic cache."""
 
     shape: str
     horizon: int
@@ -59,24 +59,25 @@ def measure_decoding(
 
 
 def _by_token(model: Any, points: list[DecodePoint], repeats: int) -> list[dict[str, Any]]:
-    """Eager, where the host's speed is what counts, which drifts by more than what is to be measured: every token has
-    another horizon than the one before, and is compared with the token without TTC layers next to it."""
+    """Eager. The host's speed decides, and it drifts by more than the difference to measure: so each token has another
+    horizon than the one before, and is compared with the nearest token without TTC layers."""
     rounds: list[dict[DecodePoint, float]] = []
     for text in range(1 + repeats * len(points)):
         clock = _Clock(model, points, seed=text)
         _generate(model, points[0], [clock])
-        rounds += clock.rounds if text else []  # the first one warms up
+        rounds += clock.rounds if text else []  # the first text warms up
     return [_summary(rounds, point, points[0]) | {"compiled_anew": 0} for point in points]
 
 
 def _by_text(model: Any, points: list[DecodePoint], repeats: int) -> list[dict[str, Any]]:
-    """Compiled, where a horizon has a program and CUDA graphs of its own: every text of a round has another horizon, in
-    random order, and is compared with the text without TTC layers of its round. A text counts by the median time of its
-    tokens, but for the first: each text has a new cache, for which graphs are recorded anew. `compiled_anew` counts
-    the programs that were compiled after the rounds that warm up: more than 0, and the times are of compiling too."""
+    """Compiled. Each horizon has its own program and CUDA graphs: so every text of a round has another horizon, in
+    random order, and is compared with the text without TTC layers of its round. The time of a text is the median over
+    its tokens without the first ones, because each text has a new cache, for which graphs are recorded anew.
+    `compiled_anew` counts the programs that were compiled after the rounds that warm up: if there are any, the times
+    include compiling."""
     rounds: list[dict[DecodePoint, float]] = []
     torch._dynamo.reset()
-    # a program for each horizon, as somebody has who keeps to one
+    # a program for each horizon, as for a user with one horizon
     with torch._dynamo.config.patch(automatic_dynamic_shapes=False, recompile_limit=64):
         for turn in range(WARM_ROUNDS + repeats):
             order = random.Random(turn).sample(points, len(points))
@@ -97,7 +98,7 @@ def _seconds_of_tokens(model: Any, point: DecodePoint) -> float:
 
 
 class _Ticks(StoppingCriteria):
-    """Stops nothing: takes the time after each token."""
+    """Never stops the text: it takes the time after each token."""
 
     def __init__(self, device: str) -> None:
         self.device, self.times = device, list[float]()
@@ -109,20 +110,20 @@ class _Ticks(StoppingCriteria):
 
 
 class _Clock(StoppingCriteria):
-    """Stops nothing: `generate` calls it after each token, whose time it takes, and it sets the horizon of the next."""
+    """Never stops the text: `generate` calls it after each token, and it takes the time and sets the next horizon."""
 
     def __init__(self, model: Any, points: list[DecodePoint], seed: int) -> None:
         self.model, self.points = model, points
         self.random = random.Random(seed)
         self.rounds: list[dict[DecodePoint, float]] = []  # seconds of a token of each point
         self.round: dict[DecodePoint, float] = {}
-        self.ahead: list[DecodePoint] = []  # the rest of the round; its last one is being measured
+        self.ahead: list[DecodePoint] = []  # the remaining points of the round; the last one is being measured
         self.begin = 0.0
 
     def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Any:
         device = self.points[0].device
         _wait(device)
-        if self.ahead:  # and not the first token, which is that of the prompt
+        if self.ahead:  # not the first token, whose time is that of the prompt
             self.round[self.ahead.pop()] = time.perf_counter() - self.begin
         if not self.ahead:
             if self.round:
@@ -146,7 +147,7 @@ def _model(shape: str, device: str) -> LlamaForCausalLM:
 
 @torch.inference_mode()
 def _generate(model: Any, point: DecodePoint, listeners: list[Any]) -> None:
-    """One text, with an ear to each of its tokens."""
+    """Generate one text; `watch` is called after each token."""
     tokens = torch.randint(0, model.config.vocab_size, (1, point.prompt), device=point.device)
     options: dict[str, Any] = dict(max_new_tokens=point.new, min_new_tokens=point.new, do_sample=False, pad_token_id=0)
     if point.compiled:
@@ -169,7 +170,7 @@ def _set(model: Any, point: DecodePoint) -> None:
 
 
 def _summary(rounds: list[dict[DecodePoint, float]], point: DecodePoint, base: DecodePoint) -> dict[str, Any]:
-    """Of the seconds that a token took in each round; `slower` is the factor to `base` in the same round, its median
+    """Figures from the seconds of a token in each round; `slower` is the factor to `base` in the same round, its median
     and its 20th and 80th percentile."""
     seconds = [each[point] for each in rounds]
     middle = statistics.median(seconds)

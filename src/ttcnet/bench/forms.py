@@ -1,6 +1,6 @@
 """The forms of the fused CUDA kernels (lqr/kernels/fused_forms.py) against each other, to choose one for each shape.
 
-All take turns in one process, in random order, as CUDA graphs; what counts is the ratio to "plain" within a round.
+All take turns in one process, in random order, as CUDA graphs. The result is the ratio to "plain" within a round.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .limits import both_work, forward_work, rates
 from .measure import DRAWN, percentiles
 from .providers import PROVIDERS
 
-SHAPES = [  # problems, horizon, n, m: where a target is, or a form may matter
+SHAPES = [  # problems, horizon, n, m: targets, and shapes where a form may matter
     (65536, 8, 16, 16), (65536, 16, 16, 16), (65536, 32, 16, 16), (65536, 64, 16, 16), (262144, 8, 16, 16),
     (1024, 64, 16, 16), (1024, 2048, 16, 16), (16, 8, 16, 16), (16, 128, 16, 16),
     (16384, 8, 64, 64), (16384, 64, 64, 64), (5008, 48, 24, 24), (65536, 64, 16, 8), (65536, 64, 8, 8),
 ]  # fmt: skip
-ROUND_SECONDS = 0.004  # for which a pass is repeated within a round
+ROUND_SECONDS = 0.004  # seconds for which a pass is repeated within a round
 PLAIN = "plain"
 
 
@@ -98,7 +98,7 @@ def _passes(family: Family, horizon: int, g: Tensor, run: Run | None) -> tuple[C
 
 
 def _first(both: Callable[[], dict[str, Tensor]], device: str) -> tuple[dict[str, Tensor], float]:
-    """The answer, and the memory that it took at the highest, in MB; after a run in which all is compiled."""
+    """The answer, and its peak memory in MB; after a run in which everything is compiled."""
     both()
     if device != "cuda":
         return both(), float("nan")
@@ -111,7 +111,7 @@ def _first(both: Callable[[], dict[str, Tensor]], device: str) -> tuple[dict[str
     return answer, (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
-Times = dict[str, tuple[list[float], list[float]]]  # of the forward pass, and of both, by form, round by round
+Times = dict[str, tuple[list[float], list[float]]]  # times of the forward pass, and of both, by form, round by round
 
 
 def _in_turns(passes: dict[str, tuple[Callable[[], Any], Callable[[], Any]]], device: str, rounds: int) -> Times:
@@ -136,7 +136,7 @@ def _milliseconds(each: Callable[[], Any], count: int, device: str) -> float:
             each()
         return 1e3 * (time.perf_counter() - begin) / count
     begin_mark, end_mark = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    each()  # of another form's before it
+    each()  # memory of the form before it
     begin_mark.record()
     for _ in range(count):
         each()

@@ -1,7 +1,7 @@
-"""The forward pass replayed as a CUDA graph: its time without that of the host.
+"""The forward pass replayed as a CUDA graph: its time without the time of the host.
 
-A capture that fails can leave torch's allocator unusable for the rest of the process. So a process of its own tries
-first, once, which providers can be captured at all.
+A capture that fails can leave torch's allocator unusable in that process. So a separate process first tries, once,
+which providers can be captured at all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ttcnet.testing.regimes import draw
 from .providers import PROVIDERS
 
 CANDIDATES = ("plan", "symplectic")
-LARGEST = 1024 * 128  # problems x steps: beyond, the host's share is small, and so is what a graph can save
+LARGEST = 1024 * 128  # problems x steps: beyond, the host's share is small, and a graph saves little
 SECONDS = 120.0
 
 
@@ -28,7 +28,7 @@ def worth_capturing(provider: str, problems: int, horizon: int) -> bool:
 
 
 def capture(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    """A graph of `run`, which has run before."""
+    """A graph of `run`; it must have run before."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

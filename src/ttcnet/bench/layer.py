@@ -16,7 +16,7 @@ from ttcnet.models import TTCNetConfig, TTCNetForCausalLM
 
 @dataclass(frozen=True)
 class LayerPoint:
-    """What is measured: a causal model, and its training step on batch x length tokens."""
+    """One point of a measurement: a causal model, and its training step on batch x length tokens."""
 
     blocks: int
     width: int
@@ -32,7 +32,7 @@ class LayerPoint:
 
 def measure_layer(point: LayerPoint, repeats: int = 10) -> dict[str, Any]:
     """Median milliseconds of a training step (forward, backward, AdamW) in bfloat16, and peak memory."""
-    torch._dynamo.reset()  # what was compiled for the point before
+    torch._dynamo.reset()  # compiled code of the point before
     torch.manual_seed(0)
     config = TTCNetConfig(
         vocab_size=point.vocabulary,
@@ -79,7 +79,8 @@ def _seconds(step: Callable[[], Tensor], device: str) -> float:
 
 
 def points(blocks: int, width: int, heads: int, batch: int, length: int, device: str) -> list[LayerPoint]:
-    """Without a TTC layer, and with one every 8 blocks (or in the last of fewer) at several horizons."""
+    """Without a TTC layer, and with one in every 8 blocks (in the last block, if there are fewer) at several
+    horizons."""
     kinds = [("none", 0), *((f"{min(8, blocks)}:1", horizon) for horizon in (8, 16, 32))]
     return [
         LayerPoint(blocks, width, heads, interleave, horizon, batch, length, compiled, device)

@@ -1,7 +1,7 @@
-"""The physical limit: how long a device needs for the arithmetic alone, or to move alone what goes in and comes out.
+"""The physical limit: the time that a device needs for the arithmetic alone, or to move the inputs and outputs alone.
 
-Both rates are measured where and when the rest is: that of a large matrix product in float32, and that of a copy. What
-a kernel keeps for itself on the way does not count, since it could be computed again.
+Both rates are measured in the same run: that of a large matrix product in float32, and that of a copy. Numbers that a
+kernel keeps between its passes do not count, because it could compute them again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NUMBER = 4  # bytes
 
 class Rates(NamedTuple):
     flops: float  # a second
-    bytes: float  # read and written, a second
+    bytes: float  # bytes read and written in a second
 
 
 class Work(NamedTuple):
@@ -32,7 +32,7 @@ class Work(NamedTuple):
 
 @cache
 def rates(device: str) -> Rates:
-    """What the device reaches here and now, the best of a few."""
+    """The rates that the device reaches in this process, the best of a few."""
     size, numbers = (8192, 2**29) if device == "cuda" else (1024, 2**26)
     with torch.no_grad():
         x, y = (torch.randn(size, size, device=device) for _ in range(2))
@@ -66,13 +66,13 @@ def _wait(device: str) -> None:
 
 
 def forward_work(problems: int, heads: int, n: int, m: int, horizon: int) -> Work:
-    """Of the recursion, and of reading a family and writing first actions."""
+    """The work of the recursion, and of reading a family and writing first actions."""
     steps = horizon * (4 * n * n * m + 4 * n * n)
     return Work(problems * steps, _family_bytes(problems, heads, n, m) + NUMBER * problems * m)
 
 
 def both_work(problems: int, heads: int, n: int, m: int, horizon: int) -> Work:
-    """And of the closed loops of problem and adjoint with all gradients, which reads the family again."""
+    """The same and the closed loops of problem and adjoint with all gradients, which read the family again."""
     forward = forward_work(problems, heads, n, m, horizon)
     steps = horizon * (12 * n * n + 12 * n * m)
     moved = 2 * _family_bytes(problems, heads, n, m) + NUMBER * problems * m
@@ -80,5 +80,5 @@ def both_work(problems: int, heads: int, n: int, m: int, horizon: int) -> Work:
 
 
 def _family_bytes(problems: int, heads: int, n: int, m: int) -> float:
-    """Of a, h0, decay_Q, decay_A, r_inv, decay_B and Qf per head, B and Q per token."""
+    """Numbers in a, h0, decay_Q, decay_A, r_inv, decay_B and Qf per head, B and Q per token."""
     return NUMBER * (problems * (3 * n + 1 + 2 * m + n * n) + max(1, problems // heads) * (n * m + n * n))

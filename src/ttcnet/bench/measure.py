@@ -1,7 +1,7 @@
 """One measurement: time, spread, peak memory and error of one provider on one family.
 
-On the CPU every measurement has a process of its own, so that its peak memory is its own too. On a GPU, times are taken
-by the device between events, and memory is what torch allocated.
+On the CPU every measurement has a process of its own, so that peak memory is that of the measurement. On a GPU, the
+device takes times between events, and memory is the amount that torch allocated.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from .graphs import capture, worth_capturing
 from .limits import both_work, forward_work, rates
 from .providers import PROVIDERS
 
-DRAWN = 64  # tokens; a larger batch repeats them, so that the right answer is soon known
+DRAWN = 64  # tokens; a larger batch repeats them, so that the right answer takes little time
 MOST_REPEATS = 200
-LONG = 5.0  # a pass that takes this many times as long as it should be repeated for is not repeated
+LONG = 5.0  # a pass that takes longer than this many times its budget is not repeated
 Answer = dict[str, numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.float32]]]
 
 
 @dataclass(frozen=True)
 class Point:
-    """What is measured."""
+    """One point of a measurement."""
 
     provider: str
     regime: str
@@ -64,8 +64,8 @@ class Point:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out. Times are medians of one forward and backward pass, but for forward_ms and for graph_ms, the
-    forward pass replayed as a CUDA graph; limits are those of limits.py; status is "ok" or what went wrong."""
+    """The result. Times are medians of one forward and backward pass, but for forward_ms and for graph_ms, the forward
+    pass replayed as a CUDA graph; limits are those of limits.py; status is "ok" or the reason of a failure."""
 
     status: str
     forward_ms: float = math.nan
@@ -150,7 +150,7 @@ def _safely(point: Point, seconds: float) -> tuple[Outcome, Answer | None]:
 def _run(point: Point, seconds: float) -> tuple[Outcome, Answer]:
     """Everything but the errors, and the answer for the tokens that were drawn."""
     provider, on_gpu = PROVIDERS[point.provider], point.device == "cuda"
-    if on_gpu:  # what the point before left behind
+    if on_gpu:  # memory of the point before
         gc.collect()
         torch.cuda.empty_cache()
     few = draw(point.regime, min(point.tokens, DRAWN), min(point.heads, point.problems), point.n, point.m)
@@ -165,12 +165,12 @@ def _run(point: Point, seconds: float) -> tuple[Outcome, Answer]:
             provider(family, point.horizon)
 
     small = cast(draw(point.regime, 1, 1, point.n, point.m), torch.float32, point.device)
-    differentiate(provider, small, 2, weights(small).to(point.device))  # loads and compiles what has to be
+    differentiate(provider, small, 2, weights(small).to(point.device))  # loads and compiles
     answer, first, peak = _first_run(both, point.device)
     found = {name: x[: len(few.a)].cpu().numpy() for name, x in answer.items()}
     del answer
     _, forward_ms, _ = _milliseconds(_times(forward, seconds, point.device))
-    # the first run may have compiled something, but not if it is in proportion to the forward pass
+    # the first run may have included compiling, but not if it is in proportion to the forward pass
     enough = LONG * seconds < first < 6e-3 * forward_ms
     p20, median, p80 = _milliseconds(times := [first] if enough else _times(both, seconds, point.device))
     graph_ms = math.nan
@@ -181,7 +181,7 @@ def _run(point: Point, seconds: float) -> tuple[Outcome, Answer]:
 
 
 def _first_run(run: Callable[[], dict[str, Tensor]], device: str) -> tuple[dict[str, Tensor], float, float]:
-    """What it returns, its seconds, and the memory at its highest, in MB above what was there before."""
+    """Its return value, its seconds, and its peak memory, in MB above the level before."""
     on_gpu = device == "cuda"
     if on_gpu:
         torch.cuda.synchronize()
@@ -197,7 +197,7 @@ def _first_run(run: Callable[[], dict[str, Tensor]], device: str) -> tuple[dict[
 
 
 def _times(run: Callable[[], object], seconds: float, device: str) -> list[float]:
-    """Seconds of each of at least two runs, after one that does not count, unless that one took long."""
+    """Seconds of each of at least two runs, after one that warms up; if that one took long, its time alone."""
     begin = time.perf_counter()
     run()
     if device == "cuda":
@@ -213,7 +213,7 @@ def _times(run: Callable[[], object], seconds: float, device: str) -> list[float
             times.append(time.perf_counter() - begin)
         return times
     count = min(MOST_REPEATS, max(2, int(seconds / first)))
-    # queued one behind the other, so that the GPU does not wait for the host where it need not
+    # queued one behind the other, so that the GPU waits for the host as little as possible
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
     marks[0].record()
     for mark in marks[1:]:

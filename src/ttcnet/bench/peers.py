@@ -1,7 +1,7 @@
-"""Solvers that others wrote, behind the signature of `plan`: (family, horizon) to the first actions.
+"""Solvers of other projects, behind the signature of `plan`: (family, horizon) to the first actions.
 
-Each is skipped where its package is not installed. All of them take a problem with every matrix written out, so
-writing it out (`unroll`) and differentiating through that is part of what they cost.
+Each is skipped if its package is not installed. All of them take a problem with every matrix written out, so their
+times include writing it out (`unroll`) and differentiating through that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ttcnet.lqr import LQR, ModulatedLQR
 def mpc_pytorch(family: ModulatedLQR, horizon: int) -> Tensor:
     """mpc.pytorch (Amos et al. 2018), set up for an unconstrained linear-quadratic problem: one step, no line search.
 
-    It has a control after the last state, which gets a cost of its own here and no effect.
+    It has a control after the last state. Here that control has a cost and no effect.
     """
     from mpc import mpc
 
@@ -45,7 +45,7 @@ def pypose(family: ModulatedLQR, horizon: int) -> Tensor:
     steps = list(zip(p.A.unbind(1), p.B.unbind(1), strict=True))
 
     class System(pp.module.LTV):  # type: ignore[misc]
-        """Reads A and B off at its own clock, as PyPose's manual shows it; it observes nothing."""
+        """Returns A and B at its own time step, as in PyPose's manual; it observes nothing."""
 
         A = property(lambda self: steps[int(self.systime)][0])
         B = property(lambda self: steps[int(self.systime)][1])
@@ -71,8 +71,8 @@ def by_diffilqrax(p: LQR) -> Tensor:
 
 
 class _ThroughJax(torch.autograd.Function):
-    """Actions of a batch by diffilqrax, from and to torch by way of numpy. What its forward pass keeps for the
-    backward pass stays in JAX."""
+    """Actions of a batch by diffilqrax, from and to torch by way of numpy. Numbers that its forward pass keeps for the
+    backward pass stay in JAX."""
 
     @staticmethod
     def forward(ctx: Any, *problem: Tensor) -> Tensor:
@@ -92,8 +92,8 @@ class _ThroughJax(torch.autograd.Function):
 
 
 def _jax_dtype(x: Tensor) -> Any:
-    """diffilqrax switches JAX to float64 when it is imported, and then mixes it with float32 and fails: so for float32
-    it is switched back while it works."""
+    """diffilqrax switches JAX to float64 when it is imported, and then mixes it with float32 and fails. So for float32
+    JAX is switched back while it works."""
     import jax
 
     return jax.enable_x64(x.dtype == torch.float64)
@@ -101,8 +101,8 @@ def _jax_dtype(x: Tensor) -> Any:
 
 @cache
 def _jax_passes() -> tuple[Any, Any, Any]:
-    """Compiled functions: A, B, Q, R, h0 to the actions; to them and a pullback; a pullback and the gradient of
-    the actions to those of the five."""
+    """Compiled functions: from A, B, Q, R, h0 to the actions; from these to the actions and a pullback; from a pullback
+    and the gradient of the actions to the gradients of the five."""
     import jax
     import jax.numpy as jnp
     from diffilqrax import typs

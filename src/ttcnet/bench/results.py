@@ -20,7 +20,7 @@ Kind = TypeVar("Kind", Point, Outcome)
 
 
 def stamp() -> Row:
-    """Where and when: what is the same for every line of a run."""
+    """Provenance and date, the same for every line of a run."""
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     numbers = {f"version_{name}": version for name, version in versions(*PEERS).items()}
     return {"date": date, **machine(), **numbers, "commit": commit()}
@@ -31,7 +31,7 @@ def line(point: Point, outcome: Outcome, where: Row) -> Row:
 
 
 def parse(row: Row) -> tuple[Point, Outcome]:
-    """What a line says."""
+    """The measurement on a line."""
     return _make(Point, row), _make(Outcome, row)
 
 
@@ -51,7 +51,7 @@ def write(rows: list[Row], path: Path) -> None:
 
 
 def measured(path: Path, where: Row) -> list[Row]:
-    """The lines of an interrupted run, which must have been measured as they would be now."""
+    """The lines of an interrupted run. Its provenance must be that of this process."""
     if not path.exists() or is_stream(path):
         return []
     rows, names = read(path), where.keys() - {"date"}

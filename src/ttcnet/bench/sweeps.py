@@ -38,8 +38,8 @@ def expand(names: Iterable[str]) -> list[tuple[str, Shape]]:
 
 
 class History:
-    """What came out so far. A shape that was measured in another sweep is not measured again, and one that is at least
-    as large, in problems and in steps, as one that failed for want of memory or time is not tried."""
+    """The results so far. A shape that was measured in another sweep is not measured again. A shape is not tried if one
+    with no more problems and steps has failed for lack of memory or time."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
@@ -65,11 +65,11 @@ class History:
             if outcome.status == "ok" and work <= FAR:
                 # a long measurement takes each pass about twice
                 estimates.append((work, 2e-3 * (outcome.median_ms + outcome.forward_ms) * work))
-        if estimates and min(estimates)[1] > self.limit:  # as the nearest says
+        if estimates and min(estimates)[1] > self.limit:  # by the nearest shape
             return Outcome(f"skipped: would take over {self.limit:.0f} s")
         return None
 
 
 def _alike(point: Point, other: Point) -> bool:
-    """Whether they differ in nothing but their size."""
+    """Whether they differ only in their size."""
     return replace(point, sweep="", problems=other.problems, horizon=other.horizon) == other

@@ -64,7 +64,7 @@ def env(json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = F
     "bench", add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
 )
 def measure(context: typer.Context) -> None:
-    """Measure planning and its rivals: time, memory and error."""
+    """Measure planning and other solvers: time, memory and error."""
     from .bench import app as benchmarks
 
     benchmarks(args=context.args, prog_name="ttcnet bench")

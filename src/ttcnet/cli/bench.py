@@ -31,7 +31,7 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pret
 
 @app.callback()
 def main() -> None:
-    """Measure planning and its rivals: time, memory and error."""
+    """Measure planning and other solvers: time, memory and error."""
 
 
 @app.command()
@@ -42,7 +42,7 @@ def lqr(
     problems: Annotated[list[int] | None, typer.Option(help="Problems at once; 64 and 1024 if not given.")] = None,
     shape: Annotated[list[str] | None, typer.Option(help="Instead of both: problems x horizon, as 65536x8.")] = None,
     sweep: Annotated[
-        list[str] | None, typer.Option(help=f"Instead of shapes, many by name: {', '.join(SWEEPS)}, all.")
+        list[str] | None, typer.Option(help=f"Instead of single shapes, named sets of them: {', '.join(SWEEPS)}, all.")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     regime: Annotated[str, typer.Option(help=f"Parameters: {', '.join(REGIMES)}.")] = "trained",
@@ -50,12 +50,12 @@ def lqr(
         float | None,
         typer.Option(help="Time to repeat each measurement for; 2, or 0.2 in a sweep."),
     ] = None,
-    limit: Annotated[float, typer.Option(help="Seconds for one measurement; what would take longer is skipped.")] = 300,
+    limit: Annotated[float, typer.Option(help="Most seconds of one measurement; longer ones are skipped.")] = 300,
     out: Annotated[Path, typer.Option(help="CSV file to write, after every measurement.")] = Path("bench/lqr.csv"),
-    resume: Annotated[bool, typer.Option("--resume", help="Keep what is in the file and measure the rest.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the lines of the file and measure the rest.")] = False,
 ) -> None:
-    """Planning, forward and backward, float32, n = m = 16: time, peak memory, error against float64, and the part of
-    the time (forward / both passes) that the device needs at least, at the rates of a matrix product and of a copy."""
+    """Planning, forward and backward, float32, n = m = 16: time, peak memory, error against float64, and the share of
+    the time (forward / both passes) that is the physical limit, from the rates of a matrix product and of a copy."""
     check_regime(regime)
     _check(device, out)
     if sweep and (shape or horizon or problems):
@@ -86,7 +86,7 @@ def lqr(
 def _measure_all(
     points: list[Point], rows: list[Row], where: Row, seconds: float, limit: float, out: Path, console: Console
 ) -> None:
-    """Measure what is not in `rows` yet, and add it there and to the file, one by one."""
+    """Measure the points that are not in `rows` yet, and add each there and to the file."""
     history = History(limit)
     for row in rows:
         history.add(*parse(row))
@@ -115,7 +115,7 @@ def _check(device: str, out: Path, otherwise: str = "--device cpu") -> None:
 
 
 def _usual(device: str, in_sweep: bool) -> list[str]:
-    """Who is measured if nobody is named."""
+    """The default providers."""
     peers = [name for name in PEERS if name in installed(device)] if device == "cpu" else []
     return [*(OURS if in_sweep or device == "cuda" else ("plan", "autograd-riccati")), *peers]
 
@@ -145,8 +145,8 @@ def forms(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds in which all forms take turns.")] = 15,
     out: Annotated[Path, typer.Option(help="CSV file to write, after every shape.")] = Path("bench/forms.csv"),
 ) -> None:
-    """Forms of the CUDA kernels against each other, as CUDA graphs: time of both passes, memory, error. Tells which one
-    `lqr/kernels/fused_forms.py` should choose on this GPU."""
+    """Forms of the CUDA kernels against each other, as CUDA graphs: time of both passes, memory, error. The result
+    shows which one `lqr/kernels/fused_forms.py` should choose on this GPU."""
     from ttcnet.bench.forms import SHAPES, measure_forms
 
     check_regime(regime)

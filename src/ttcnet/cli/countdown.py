@@ -44,7 +44,7 @@ def make_command(
         difficulty = Difficulty((fewest, most), largest, operations, limit)
         if out.exists() and not is_stream(out):
             remedy = "Remove it, or name another file."
-            fail("out", "must be a new file", f"{out}, which is there already", remedy, "exists")
+            fail("out", "must be a new file", f"{out}, which exists", remedy, "exists")
         check_output("out", out)
         puzzles = make(count, difficulty, seed=seed, split=split)
         write_lines(out, map(row, puzzles))

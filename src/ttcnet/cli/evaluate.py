@@ -27,7 +27,7 @@ TASKS = "math500, amc, aime24, aime25, gsm8k, countdown, sudoku; a JSON Lines fi
 Names = Annotated[list[str], typer.Argument(help=TASKS)]
 Model = Annotated[str, typer.Option(help="Folder or name of the Hub; with --server, the model's name there.")]
 Adapter = Annotated[Path | None, typer.Option(help="Folder of an adapter for the model.")]
-ServerUrl = Annotated[str | None, typer.Option(help="OpenAI-compatible server to ask, as http://localhost:8000/v1.")]
+ServerUrl = Annotated[str | None, typer.Option(help="OpenAI-compatible server, such as http://localhost:8000/v1.")]
 Out = Annotated[Path, typer.Option(help="Folder of the run. An existing run is resumed.")]
 Data = Annotated[Path | None, typer.Option(help="Folder with the files of benchmarks. Default: the Hub.")]
 Tokens = Annotated[int | None, typer.Option(min=1, help="Most tokens of an answer. Default: the task's.")]
@@ -80,7 +80,7 @@ def math_command(
             from ttcnet.evaluate.runs.run import RunConfig, check, run_with_progress
             from ttcnet.tasks.task import read_examples
 
-            sets = [read_examples(task, limit) for task in tasks]  # all of them, before anything is generated
+            sets = [read_examples(task, limit) for task in tasks]  # all tasks, before anything is generated
             with _engine(model, adapter, server, batch, device, patience, trust=trust_remote_code) as engine:
                 configs = [
                     RunConfig(
@@ -115,7 +115,9 @@ def scaling_command(
         int | None, typer.Option(min=0, help="Horizon of the other methods. Default: the task's. 0 for no planning.")
     ] = None,
     n: Annotated[int, typer.Option(min=2, help="Most samples to choose from.")] = 8,
-    temperature: Annotated[float, typer.Option(min=0.01, help="Of these samples and of the thoughts of a tree.")] = 0.6,
+    temperature: Annotated[
+        float, typer.Option(min=0.01, help="For these samples and for the thoughts of a tree.")
+    ] = 0.6,
     breadth: Annotated[int, typer.Option(min=1, help="Thoughts kept per level of the tree.")] = 2,
     depth: Annotated[int, typer.Option(min=1, help="Levels of the tree.")] = 4,
     cot: Annotated[str, typer.Option(help="Ask for reasoning: on, off or both.")] = "both",
@@ -138,7 +140,7 @@ def scaling_command(
 
         _check(model, adapter, server, device)
         check_folder("out", out)
-        require("matplotlib", "eval", "Drawing the figure")  # now, not when all is answered
+        require("matplotlib", "eval", "Drawing the figure")  # now, not after all answers
         task = find(name, data)
         tell(f"Reading the problems of {task.name} ...")
         with owned(out):
@@ -239,7 +241,7 @@ def _tell(summaries: list[dict[str, Any] | None], out: Path) -> None:
 
 
 def _report_failures(summaries: list[dict[str, Any] | None]) -> None:
-    """Print what failed, and exit with status 1 if anything did."""
+    """Print the failures, and exit with status 1 if there are any."""
     rows = [row for summary in summaries if summary for row in summary["results"]]
     failed = sum(row["failed"] for row in rows)
     if failed:

@@ -28,18 +28,18 @@ def grpo(
     variant: Annotated[
         list[str] | None, typer.Option(help="Apply the file's variant of this name; may be given several times.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Folder or name of the Hub: where it starts.")] = None,
+    model: Annotated[str | None, typer.Option(help="Folder or name of the Hub of the model to start from.")] = None,
     adapter: Annotated[str | None, typer.Option(help="Folder of an adapter for the model.")] = None,
     task: Annotated[
         str | None, typer.Option(help="JSON Lines file, Python file with a task, or name of a task to learn.")
     ] = None,
-    held_out: Annotated[str | None, typer.Option(help="Likewise: examples to measure on, not to learn from.")] = None,
+    held_out: Annotated[str | None, typer.Option(help="Likewise: examples to measure on, not to train on.")] = None,
     out: Annotated[
-        str | None, typer.Option(help="Folder of the run. A run that is there resumes; more --steps extend it.")
+        str | None, typer.Option(help="Folder of the run. An existing run is resumed; more --steps extend it.")
     ] = None,
     train: Annotated[str, typer.Option(help="inserted, all or lora.")] = Reinforcement.train,
     batch: Annotated[int, typer.Option(help="Examples per step, over all devices.")] = Reinforcement.batch,
-    samples: Annotated[int, typer.Option(help="Answers to each of them, a group.")] = Reinforcement.samples,
+    samples: Annotated[int, typer.Option(help="Answers to each example, a group.")] = Reinforcement.samples,
     max_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = Reinforcement.max_tokens,
     temperature: Annotated[float, typer.Option(help="Of sampling.")] = Reinforcement.temperature,
     beta: Annotated[
@@ -56,8 +56,8 @@ def grpo(
     seed: Annotated[int, typer.Option(help="Seed of samples, order and horizons.")] = Reinforcement.seed,
     trust_remote_code: Trust = False,
 ) -> None:
-    """Reinforcement learning by GRPO: a model learns from its own answers to a task, by how they are graded. Killed
-    runs resume from their last checkpoint when the command is given again. On several GPUs: accelerate launch
+    """Reinforcement learning by GRPO: a model learns from the grades of its own answers to a task. Killed runs resume
+    from their last checkpoint when the command is given again. On several GPUs: accelerate launch
     --multi_gpu -m ttcnet.cli grpo ..."""
     from ttcnet.errors import errors_as_sentences
     from ttcnet.extras import require

@@ -10,7 +10,7 @@ import typer
 from ttcnet.command_options import Trust, given
 from ttcnet.train.settings import FineTuning
 
-EVERY, HEADS, INSERT = "8", 16, "ttc"  # TTCAdapterConfig's, which takes seconds to import
+EVERY, HEADS, INSERT = "8", 16, "ttc"  # defaults of TTCAdapterConfig, which takes seconds to import
 KEYS = (
     "In a TOML file every setting has the name of its option, with _ for -; but insert, every and heads stand in a "
     "table named adapter, beside state_size = 16, action_size (state_size if not given), rank = 16, horizon = 8, "
@@ -31,7 +31,7 @@ def sft(
     data: Annotated[str | None, typer.Option(help="JSON Lines file, plain or gzip, or owner/name of the Hub.")] = None,
     out: Annotated[
         str | None,
-        typer.Option(help="Folder of the run. A run that is there resumes; more --steps or --epochs extend it."),
+        typer.Option(help="Folder of the run. An existing run is resumed; more --steps or --epochs extend it."),
     ] = None,
     split: Annotated[str, typer.Option(help="Split of a dataset of the Hub.")] = FineTuning.split,
     system: Annotated[str | None, typer.Option(help="System prompt of rows that have none; no prompt if none.")] = None,
@@ -109,7 +109,7 @@ def sft(
 
 
 def _values(file: Path | None, options: dict[str, Any]) -> dict[str, Any]:
-    """What the file says, and before it the options."""
+    """The settings of the file, overridden by the options."""
     from ttcnet.errors import whole_number
     from ttcnet.settings import read_with
 
@@ -118,7 +118,7 @@ def _values(file: Path | None, options: dict[str, Any]) -> dict[str, Any]:
     if inserted.get("insert") == "none":
         return values | {"adapter": "none"}
     if "every" in inserted and (number := whole_number(inserted["every"])) is not None:
-        inserted["every"] = number  # as a file says it
+        inserted["every"] = number  # the form that a file has
     before = {} if values.get("adapter", "none") == "none" else values["adapter"]
     if inserted and isinstance(before, dict):
         values["adapter"] = before | inserted

@@ -107,7 +107,7 @@ def probe_command(
     out: Out = None,
     device: Device = "auto",
 ) -> None:
-    """How much of the solution can be read off the states that TTC layers plan to pass through."""
+    """How much of the solution a linear probe reads from the states that TTC layers plan."""
     from itertools import chain
 
     from ttcnet.tasks.sudoku.data import read
@@ -135,7 +135,7 @@ def probe_command(
 
 
 def _write(out: Path, model: Path | None, found: dict[str, Any]) -> None:
-    """Results, with what made them."""
+    """Results, with their provenance."""
     from ttcnet.environment import provenance
     from ttcnet.writing import write_json
 

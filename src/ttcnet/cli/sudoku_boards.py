@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 def generate(
     count: Annotated[int, typer.Argument(min=1, help="How many.")],
     out: Annotated[Path, typer.Option(help="CSV for the boards, puzzle,solution; with gzip if it ends in .gz.")],
-    givens: Annotated[str | None, typer.Option(help="Filled cells: 30, or 25-34, as if nothing is given.")] = None,
+    givens: Annotated[str | None, typer.Option(help="Filled cells: 30, or 25-34, the default.")] = None,
     guesses: Annotated[
-        str | None, typer.Option(help="In place of givens, how hard: 0, 1-3, or 10+ for ten guesses or more.")
+        str | None, typer.Option(help="Difficulty instead of givens, in guesses: 0, 1-3, or 10+ for ten or more.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same one makes the same boards.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed makes the same boards.")] = 0,
 ) -> None:
-    """Make puzzles with one solution each, of so many givens or as hard as wished."""
+    """Make puzzles with one solution each, by number of givens or by difficulty."""
     from rich.console import Console
 
     from ttcnet.tasks.sudoku.generator import generate as make

@@ -14,14 +14,14 @@ from ttcnet.extras import require
 from ttcnet.tasks.sudoku.settings import ARCHITECTURES, SudokuTraining
 from ttcnet.terminal.console import say, tell
 
-OPTIONS = [each.name for each in fields(SudokuTraining) if each.name not in ("warm_up", "clip")]  # those of the command
+OPTIONS = [each.name for each in fields(SudokuTraining) if each.name not in ("warm_up", "clip")]  # of the command
 Data = Annotated[Path, typer.Option(help="CSV of puzzle,solution, plain or gzip.")]
 
 
 def train(
     given: typer.Context,
     data: Data,
-    out: Annotated[Path, typer.Option(help="Folder of the run. A run that is there already is resumed.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run. An existing run is resumed.")],
     architecture: Annotated[str, typer.Option(help=", ".join(ARCHITECTURES))] = SudokuTraining.architecture,
     steps: Annotated[int, typer.Option(help="Batches to train on.")] = SudokuTraining.steps,
     batch: Annotated[int, typer.Option(help="Boards in a batch.")] = SudokuTraining.batch,
@@ -37,11 +37,11 @@ def train(
     layers: Annotated[int, typer.Option(help="Blocks.")] = SudokuTraining.layers,
     width: Annotated[int, typer.Option(help="Width of a cell.")] = SudokuTraining.width,
     heads: Annotated[int, typer.Option(help="Heads, of attention and of TTC.")] = SudokuTraining.heads,
-    ttc_heads: Annotated[int | None, typer.Option(help="Those of TTC, if not as many.")] = SudokuTraining.ttc_heads,
+    ttc_heads: Annotated[int | None, typer.Option(help="Heads of TTC, if other.")] = SudokuTraining.ttc_heads,
     loops: Annotated[int, typer.Option(help="Times that the blocks are applied.")] = SudokuTraining.loops,
     recall: Annotated[bool, typer.Option("--recall", help="Every loop sees the puzzle again.")] = SudokuTraining.recall,
     loops_per_step: Annotated[
-        int | None, typer.Option(help="Loops of a training step, all if not given. Needs --recall.")
+        int | None, typer.Option(help="Loops in one training step; all if not given. Needs --recall.")
     ] = SudokuTraining.loops_per_step,
     interleave: Annotated[
         str | None,
@@ -54,20 +54,20 @@ def train(
         str, typer.Option(help="How a token writes its TTC problems: token, head or system.")
     ] = SudokuTraining.context,
     zero_init: Annotated[
-        bool, typer.Option("--zero-init", help="Inserted layers put out zero at first.")
+        bool, typer.Option("--zero-init", help="Inserted layers start with an output of zero.")
     ] = SudokuTraining.zero_init,
     inserted_lr: Annotated[
-        float | None, typer.Option(help="--lr of inserted layers, if it is another.")
+        float | None, typer.Option(help="Learning rate of inserted layers; --lr if not given.")
     ] = SudokuTraining.inserted_lr,
     decay_bases: Annotated[
-        bool, typer.Option(help="Weight decay on the bases of TTC layers too.")
+        bool, typer.Option(help="Apply weight decay to the bases of TTC layers too.")
     ] = SudokuTraining.decay_bases,
     mlp_width: Annotated[
-        int | None, typer.Option(help="Inside the MLP of a block; 8/3 of the width.")
+        int | None, typer.Option(help="Inner width of the MLP of a block; 8/3 of the width if not given.")
     ] = SudokuTraining.mlp_width,
-    seed: Annotated[int, typer.Option(help="Of weights, batches and dropout.")] = SudokuTraining.seed,
+    seed: Annotated[int, typer.Option(help="Seed of weights, batches and dropout.")] = SudokuTraining.seed,
     save_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 1000,
-    minutes: Annotated[float | None, typer.Option(help="Save and stop after so many, to resume another time.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Save and stop after these minutes, to resume later.")] = None,
     device: Device = "auto",
 ) -> None:
     """Train a model. Killed runs resume from their last checkpoint when the command is given again. On several GPUs:

@@ -1,4 +1,4 @@
-"""ttcnet sudoku solve, demo and play: a model at work, to be watched. Imports happen inside, to keep --help instant."""
+"""ttcnet sudoku solve, demo and play: watch a model at work. Imports happen inside, to keep --help instant."""
 
 from __future__ import annotations
 
@@ -62,11 +62,9 @@ def solve(
 def demo(
     givens: Annotated[
         list[int] | None,
-        typer.Option(
-            help="Watch boards of so many givens, made on the spot, and not an easy, a hard and a hardest one."
-        ),
+        typer.Option(help="Watch new boards of so many givens, instead of an easy, a hard and a hardest one."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of boards that are made on the spot.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the new boards.")] = 0,
     loops: Annotated[
         int | None, typer.Option(min=1, help="Times to apply the model's blocks; its own if not given.")
     ] = None,
@@ -74,7 +72,7 @@ def demo(
     model: Model = None,
     device: Device = "auto",
 ) -> None:
-    """Watch boards settle and being solved, see what loops and plans do to hard ones, keep a picture."""
+    """Watch a model fill boards, see the effect of loops and plans on hard ones, and keep a picture."""
     from rich.console import Console
 
     from ttcnet.extras import require
@@ -90,7 +88,7 @@ def demo(
         from ttcnet.tasks.sudoku.step_by_step import moves, stage_name
 
         boards = made or [demo.level(name)[:1] for name in LEVELS]
-        next(moves(net, boards[0].puzzles[0]))  # what is compiled is compiled before a puzzle is timed
+        next(moves(net, boards[0].puzzles[0]))  # everything is compiled before a puzzle is timed
         console = Console()
         games = []
         for each in boards:
@@ -111,10 +109,10 @@ def demo(
 
 def play(
     model: Model = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="On localhost; 0 for any that is free.")] = 8765,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on localhost; 0 for any free one.")] = 8765,
     device: Device = "auto",
 ) -> None:
-    """Serve a local page: choose or type a puzzle, watch it settle or being solved, drag loops and horizon."""
+    """Serve a local page: choose or type a puzzle, watch the model fill it, change loops and horizon."""
     with errors_as_sentences():
         net = load(model, device)
         from ttcnet.tasks.sudoku.page_server import serve

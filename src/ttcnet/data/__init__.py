@@ -1,1 +1,1 @@
-"""Training data: fetched, brought into one form, rid of copies and of test problems, verified and sampled."""
+"""Training data: fetched, brought into one form, cleared of copies and test problems, verified and sampled."""

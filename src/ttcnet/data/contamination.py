@@ -13,8 +13,8 @@ Key = tuple[str, ...]
 
 
 class Index:
-    """Test problems, by the runs of words they are made of. A problem of fewer words counts as found where all its
-    tokens, operators included, stand in a row: "2 + 3" is not "2 - 3"."""
+    """Test problems, as runs of words. A test problem of fewer words counts as found if all its tokens, operators
+    included, occur in a row: "2 + 3" is not "2 - 3"."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -34,7 +34,7 @@ class Index:
             fail("a test problem", "must have two words at least", f"{problem!r} in {place}", remedy, "bad-data")
 
     def find(self, problem: str) -> tuple[str, str] | None:
-        """Where in the tests a problem is found, and by which words."""
+        """The test set in which a problem is found, and the shared words."""
         parts = tokens(problem)
         run = words(parts)
         for start in range(len(run) - self.length + 1):
@@ -62,7 +62,7 @@ def decontaminate(stage: Stage, settings: Decontaminate) -> None:
 
 
 def read(tests: Index, source: Source) -> int:
-    """Put a test set among the tests; how many problems it has."""
+    """Add a test set. Returns its number of problems."""
     number = 0
     for number, row in enumerate(opened(source), 1):
         problem = parts(row.content, source)["problem"]

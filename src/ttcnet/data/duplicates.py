@@ -1,5 +1,5 @@
-"""Copies: the same problem twice, and almost the same one. The first of several is kept, so sources come in the order
-of trust."""
+"""Copies: the same problem twice, or almost the same. The first of several is kept, so name the most trusted sources
+first."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .text import digest, tokens
 
 SHINGLE = 3  # tokens in a row
 SLOTS = 120  # of a signature; it has many divisors
-RECALL = 0.9  # of pairs as similar as the threshold; of more similar ones it is higher
+RECALL = 0.9  # share of pairs found that are just as similar as the threshold; of more similar pairs more are found
 
 
 def exact(stage: Stage, settings: Exact) -> None:
-    """Drop problems that differ from an earlier one in looks alone. Remembers 64 bits of each, and its id."""
+    """Drop problems that differ from an earlier one in notation alone. Remembers 64 bits of each, and its id."""
     seen: dict[int, str] = {}
     for row in stage.rows():
         first = seen.setdefault(digest(tokens(row["problem"])), row["id"])
@@ -49,11 +49,11 @@ def near(stage: Stage, settings: Near) -> None:
 
 
 def shingles(parts: list[str]) -> list[str]:
-    """All runs of three tokens; the whole where there are fewer."""
+    """All runs of three tokens; the whole text if it has fewer."""
     return [" ".join(parts[start : start + SHINGLE]) for start in range(max(1, len(parts) - SHINGLE + 1))]
 
 
 def bands(threshold: float) -> int:
-    """Into how many bands signatures are cut: as few as find a pair of this similarity with probability RECALL."""
+    """The number of bands of a signature: the fewest that find a pair of this similarity with probability RECALL."""
     fits = (count for count in range(1, SLOTS + 1) if SLOTS % count == 0)
     return next(count for count in fits if 1 - (1 - threshold ** (SLOTS // count)) ** count >= RECALL)

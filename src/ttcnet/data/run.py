@@ -29,8 +29,8 @@ PACKAGES = ("datasets", "rensa", "math-verify")
 
 
 def run(settings: Settings) -> Path:
-    """Run all stages that are not done yet. The folder gets data.jsonl, counts.json, and what every stage kept and
-    dropped."""
+    """Run all stages that are not done yet. The folder gets data.jsonl, counts.json, and the kept and dropped rows
+    of every stage."""
     with owned(Path(settings.out)):
         return _run(settings)
 
@@ -40,7 +40,7 @@ def _run(settings: Settings) -> Path:
     specs = list(stages(settings))
     folder = StageFolder(Path(settings.out), specs, facts)
     left = [spec for spec in specs if not folder.done(spec)]
-    for spec in left:  # what can be known to be wrong is told before anything is done
+    for spec in left:  # faults that can be found early are reported before any work
         for source in _sources(spec.settings):
             check(source)
     columns = (Description(), BarColumn(), MofNCompleteColumn())
@@ -53,7 +53,7 @@ def _run(settings: Settings) -> Path:
 
 
 def stages(settings: Settings) -> Iterator[StageSpec]:
-    """All stages, each on what the one before it kept. Verification comes late, because it is expensive."""
+    """All stages, each on the rows that the one before it kept. Verification comes late, because it is expensive."""
     before = []
     for source in settings.sources:
         before.append(f"fetch-{source.name}")

@@ -48,7 +48,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Exact:
-    """Drop copies that differ in notation alone."""
+    """Drop copies: problems that differ in notation alone."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Verify:
             remedy = "Pass a smaller number."
             fail("verify.agree", f"must be at most verify.rounds, {self.rounds}", self.agree, remedy, "out-of-range")
         if self.rounds > 1 and not self.temperature > 0:
-            rule = "must be above 0 where there are several rounds, or all are the same"
+            rule = "must be above 0 with several rounds, or all answers are the same"
             fail("verify.temperature", rule, self.temperature, "Pass a temperature, such as 1.0.", "conflict")
 
 
@@ -128,7 +128,7 @@ class Settings:
 
     Args:
         out: the folder of the run.
-        sources: where rows come from; of several copies, the first is kept.
+        sources: of the rows; of several copies, the first is kept.
     """
 
     out: str
@@ -148,7 +148,7 @@ class Settings:
 
 
 def fixed(stage: Any) -> dict[str, Any]:
-    """The settings of a stage that must not change when a run resumes: all but where a server is."""
+    """The settings of a stage that must not change when a run resumes: all but the server's address."""
     return {name: value for name, value in asdict(stage).items() if name not in ("url", "concurrent")}
 
 

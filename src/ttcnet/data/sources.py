@@ -1,7 +1,7 @@
 """Fetching: rows of a file or of the Hub, brought into one form: problem, solution, answer, source and id.
 
-A solution or an answer that a row does not have is None. An answer that it does not give by itself is read from its
-solution: the last \\boxed{...}, or what follows GSM8K's ####.
+A missing solution or answer is None. A row without a field for the answer has it from its solution: the last
+\\boxed{...}, or the text after GSM8K's ####.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ USUAL = {"problem": PROBLEMS, "solution": SOLUTIONS, "answer": ("answer", "final
 
 
 def opened(source: Source) -> Iterator[Row]:
-    """The rows as they are, one after the other, without loading all."""
+    """The unchanged rows, one after the other, without loading all."""
     given = {"name": source.subset, "revision": source.revision}
     options = {name: value for name, value in given.items() if value is not None}
     return rows(source.data, source.split, streaming=True, **options)
 
 
 def check(source: Source) -> None:
-    """Look at the first row: the fields that are named must be there, and so must a problem."""
+    """Check the first row: it must have the fields that are named, and a problem."""
     row = next(opened(source), None)
     if row is None:
         remedy = "Check the file or the split."
@@ -64,8 +64,8 @@ def fetch(stage: Stage, source: Source) -> None:
             for part in ("solution", "answer"):
                 stage.notes[f"without {part}"] += row[part] is None
     if stage.kept == 0:
-        remedy = "Say with problem, solution and answer which fields hold them."
-        fail(f"source {source.name}", "must have at least one row of use", f"none of {stage.read:,}", remedy, "no-data")
+        remedy = "Name the fields with problem, solution and answer."
+        fail(f"source {source.name}", "must have at least one usable row", f"none of {stage.read:,}", remedy, "no-data")
 
 
 def answer_in(solution: str) -> str | None:
@@ -84,7 +84,7 @@ def answer_in(solution: str) -> str | None:
 
 
 def parts(content: Content, source: Source) -> Content:
-    """Problem, solution and answer of a row, as texts, or None. A field that is named for one is no other's."""
+    """Problem, solution and answer of a row, as texts, or None. A field that is named for one is used for no other."""
     found: Content = {}
     taken = {path for part in USUAL for path in _paths(getattr(source, part))}
     for part, usual in USUAL.items():

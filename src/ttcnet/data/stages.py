@@ -1,7 +1,7 @@
-"""Stages of a run and its folder: what every stage kept and dropped, how many of them, and which stages are done.
+"""Stages of a run and its folder: the rows that every stage kept and dropped, their numbers, and the finished stages.
 
-A stage writes under other names; when it is through, its files get theirs, and counts.json is told. So a stage that is
-killed has not happened, and a run resumes at the first stage that counts.json does not know.
+A stage writes under temporary names. At its end its files get their names, and counts.json gets an entry. So a killed
+stage leaves nothing, and a run resumes at the first stage that is not in counts.json.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Stage:
 
 
 class StageSpec(NamedTuple):
-    """What a stage is: its settings, the stages whose rows it reads, its work, and what else it reads."""
+    """A stage: its settings, the stages whose rows it reads, its work, and the other sources that it reads."""
 
     name: str
     settings: Any
@@ -147,7 +147,7 @@ class StageFolder:
 
 
 def _digests(sources: Sequence[str]) -> dict[str, str]:
-    """Digests of those that are files. A file may be gone once its rows were taken."""
+    """Digests of the sources that are files. A file may be gone after its rows were taken."""
     found = {}
     for name in sources:
         if Path(name).is_file():

@@ -1,8 +1,8 @@
-"""Verification: a model solves every problem anew, again and again, and rows whose answer it finds often enough are
-kept. A row that has no solution gets the first one of the model's that is right.
+"""Verification: a model solves every problem several times, and rows whose answer it finds often enough are kept. A row
+without a solution gets the model's first right one.
 
-Rounds go through all rows, each with seeds of its own; a row is left out as soon as its verdict is clear. Every answer
-is written down when it comes, so that a killed run resumes with the next.
+A round asks for one answer to every row, with its own seeds, and leaves out rows whose verdict is clear. Every answer
+is written down at once, so that a killed run resumes with the next.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from .stages import Content, Stage
 from .text import digest
 
 LOG = "verify.log.jsonl"
-REPLACED = "\ufffd"  # what stands for half a letter
-STRIKES = 3  # requests without a reply, before a row is given up
-SILENCE = 100  # the same, of any rows and without a reply in between, before the server is
+REPLACED = "\ufffd"  # stands for half a letter
+STRIKES = 3  # failed requests, before a row is given up
+SILENCE = 100  # failed requests in a row, for any rows, before the server is given up
 
 
 @dataclass(slots=True)
 class Tally:
-    """What is known of a row."""
+    """The answers to a row so far."""
 
     asked: int = 0
     agreed: int = 0
     failed: int = 0
-    solution: int | None = None  # where in the log
+    solution: int | None = None  # place in the log
 
     def clear(self, settings: Verify) -> bool:
         """Whether more answers would change nothing."""
@@ -47,7 +47,7 @@ class Tally:
         return self.failed >= STRIKES or self.agreed >= settings.agree or self.agreed + left < settings.agree
 
     def rounds(self, settings: Verify) -> int:
-        """How many rounds are behind it, those that need not be held included."""
+        """How many rounds it has finished, including those that it can skip."""
         return settings.rounds if self.clear(settings) else self.asked
 
 
@@ -64,7 +64,7 @@ def _entry(path: Path, line: bytes, is_answer: bool) -> Content:
 
 
 class Log:
-    """The settings, then all answers so far, one a line, and what they add up to. A line cut short is cut off."""
+    """The settings, then all answers so far, one on each line, and their counts. An incomplete last line is removed."""
 
     def __init__(self, path: Path, settings: Verify) -> None:
         self.tallies: dict[str, Tally] = {}
@@ -150,7 +150,7 @@ def verify(stage: Stage, settings: Verify) -> None:
 
 
 def _round(stage: Stage, settings: Verify, log: Log, server: Endpoint) -> bool:
-    """One more answer for every row that needs it; whether there was any."""
+    """Ask for one more answer to every row that needs it. Returns whether there was any."""
     waiting: dict[int, Content] = {}
     silent: list[Content] = []  # failures since the last answer
 
@@ -175,19 +175,19 @@ def _round(stage: Stage, settings: Verify, log: Log, server: Endpoint) -> bool:
             silent.append({"id": row["id"], "failed": reply.reason, "refused": reply.attempts == 1})
             if len(silent) == SILENCE:
                 break
-        else:  # the server works, so that failures are those of their rows
+        else:  # the server works, so failures count against their rows
             note(_judged(row, reply.choices[0].text, log.tally(row["id"])), *silent)
             silent.clear()
             answered += 1
     if silent:
         lost = len(silent) == SILENCE or not log.answers
         if not lost:
-            server.connect()  # or it says that it is not there
+            server.connect()  # an error if the server is not there
             note(*silent)
             lost = not answered and any(not log.tally(failure["id"]).clear(settings) for failure in silent)
         if lost:
             remedy = (
-                f"See to it, and give the command again: answers are kept. {STRIKES} failures, and a row is dropped."
+                f"Repair it, and give the command again: answers are kept. After {STRIKES} failures a row is dropped."
             )
             fail("server", "must answer", f"{settings.url}: {silent[-1]['failed']}", remedy, "server")
     return asked > 0

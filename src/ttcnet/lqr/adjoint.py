@@ -8,8 +8,8 @@ r = du and q = dh, and an offset c = dλ in the dynamics. Products of x and x~ a
     dB_t = λ_t u~_t' + λ~_t u_t'              dR_t = sym(u~_t u_t')      dq_t = h~_t      dc_t = λ~_t
     dN_t = h_{t-1} u~_t' + h~_{t-1} u_t'
 
-Forward mode is a third problem of that kind, with what the tangents add to the optimality conditions on the right. Both
-are written in terms of the solve itself, so that torch can differentiate them again, any number of times.
+Forward mode is a third problem of that kind; its right-hand side is the change of the optimality conditions under the
+tangents. Both are written in terms of the solve itself, so torch can differentiate them again, any number of times.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .arithmetic import apply, full_precision, outer, symmetrise
 
 
 class Terms(NamedTuple):
-    """The fields of an LQR in standard form, or what belongs to each of them."""
+    """The fields of an LQR in standard form, or one value for each of them."""
 
     A: Any
     B: Any
@@ -39,7 +39,7 @@ class Terms(NamedTuple):
 
 
 class Method(Protocol):
-    """What riccati.py, kkt.py and symplectic.py have in common: factorise once, substitute for any right-hand side."""
+    """The interface of riccati.py, kkt.py and symplectic.py: factorise once, substitute for any right-hand side."""
 
     def factorise(self, A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor | None, limit: float) -> Any: ...
 
@@ -87,7 +87,7 @@ def adjoint_terms(terms: Terms, du: Tensor, dh: Tensor, dcostate: Tensor) -> Ter
 
 
 def completed(point: Point, dh: Tensor) -> Point:
-    """A solution of the adjoint problem with dh_0 where it belongs."""
+    """A solution of the adjoint problem, with dh_0 added."""
     u, h, costate = point
     return u, h, torch.cat([costate[..., :1, :] + dh[..., :1, :], costate[..., 1:, :]], -2)
 
@@ -111,7 +111,7 @@ def products(point: Point, adjoint: Point) -> Terms:
 
 
 def tangent_terms(terms: Terms, point: Point, tangents: Terms) -> tuple[Terms, Tensor]:
-    """The problem whose solution is the derivative of the solution, and what that of λ_0 has besides."""
+    """The problem whose solution is the derivative of the solution, and a further term of the derivative of λ_0."""
     u, h, costate = point
     before, after, lam = h[..., :-1, :], h[..., 1:, :], costate[..., 1:, :]
     dA, dB, dQ, dR, dh0, dr, dq, dc, dN = tangents
@@ -136,7 +136,7 @@ def tangent_terms(terms: Terms, point: Point, tangents: Terms) -> tuple[Terms, T
 
 
 def _grads(terms: Terms, wanted: Any, found: Terms) -> tuple[Any, ...]:
-    """The gradients of what was given and is wanted."""
+    """The gradients of the inputs that were given and need them."""
     return tuple(g if x is not None and want else None for x, want, g in zip(terms, wanted, found, strict=True))
 
 
@@ -160,7 +160,7 @@ class _ImplicitSolve(torch.autograd.Function):
 
 
 class _TransformedSolve(torch.autograd.Function):
-    """Under torch.func and in forward mode, where nothing but tensors can be kept between the passes."""
+    """Under torch.func and in forward mode, only tensors can be kept between the passes."""
 
     generate_vmap_rule = True
 

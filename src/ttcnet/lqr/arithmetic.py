@@ -1,4 +1,4 @@
-"""The arithmetic that solvers run in, whatever the caller has switched on around them."""
+"""The arithmetic of the solvers. Settings of the caller, such as autocast and TF32, do not change it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Products in the dtype of what is multiplied. On the meta device, which has shapes alone, that is so anyway."""
+    """Products in the dtype of the factors. The meta device has shapes alone and needs no such care."""
     return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
@@ -37,7 +37,7 @@ def full_precision(device: torch.device) -> Iterator[None]:
             yield
             return
         matmul = torch.backends.cuda.matmul
-        # torch 2.9 renamed the switch, and reading the old name fails once somebody has set the new one
+        # torch 2.9 renamed the switch, and reading the old name fails once the new one was set
         name, exact = ("fp32_precision", "ieee") if hasattr(matmul, "fp32_precision") else ("allow_tf32", False)
         before = getattr(matmul, name)
         setattr(matmul, name, exact)
@@ -88,7 +88,7 @@ def decayed(rate: Tensor, t: int | Tensor) -> Tensor:
     """exp(-t rate), the modulation of a matrix at step t.
 
     After the first step, values whose products are too small for normal numbers are taken as zero: they would make
-    processors crawl. Each is less than 2e-9 of its value at the first step, whatever the rate (exp(-t rate) is at most
+    processors crawl. At any rate, each is less than 2e-9 of its value at the first step (exp(-t rate) is at most
     the square root of itself times exp(-rate)).
     """
     value = torch.exp(-t * rate)

@@ -1,6 +1,6 @@
 """Checks of problems: shapes, dtypes, devices and values.
 
-Each message names the field, states the rule, shows the offending value and says what to do.
+Each message names the field, states the rule, shows the offending value and gives a remedy.
 Checks of structure (types, shapes, dtypes, devices) read metadata only and always run. Checks of
 values read the data, which costs a host synchronisation on a GPU, so callers can switch them off.
 """
@@ -17,7 +17,7 @@ from ..bounds import check_reach
 from ..errors import fail as fail
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-INTEGERS = (int, torch.SymInt)  # a symbol stands for one where torch compiles or exports
+INTEGERS = (int, torch.SymInt)  # torch.compile and export pass a symbol instead
 
 
 def one_kind(fields: Mapping[str, Tensor | None], anchor: str) -> None:
@@ -74,23 +74,23 @@ def not_traced() -> None:
 
 
 def first(bad: Tensor) -> str:
-    """Where the first True in `bad` is, as an index, for an error message."""
+    """The index of the first True in `bad`, for an error message."""
     return str(tuple(bad.nonzero()[0].tolist())) if bad.ndim else "()"
 
 
 def has_negative_eigenvalue(matrix: Tensor) -> bool:
-    """Whether any symmetric matrix of the batch has one that rounding does not explain."""
+    """Whether any symmetric matrix of the batch has a negative eigenvalue that rounding does not explain."""
     values = torch.linalg.eigvalsh(matrix.double())
     return bool((values[..., 0] < -1e-6 * values.abs().amax(-1)).any())
 
 
 def finite(name: str, value: Tensor) -> None:
-    if value.sum().isfinite():  # one pass; it is only looked at more closely where the sum is not
+    if value.sum().isfinite():  # one pass; single values are checked only if the sum is not finite
         return
     bad = ~value.isfinite()
     if bad.any():
         found = f"{value[bad][0].item()} at index {first(bad)} ({int(bad.sum())} of {bad.numel()} entries)"
-        remedy = "Look for a division by zero or an overflow in what produced it."
+        remedy = "Look for a division by zero or an overflow in the code that computed it."
         fail(name, "must be finite everywhere", found, remedy, "not-finite")
 
 
@@ -110,7 +110,7 @@ def symmetric(name: str, value: Tensor) -> None:
     bad = gap > torch.finfo(value.dtype).eps ** 0.5 * scale
     if bad.any():
         worst = f"|M - M^T| up to {gap[bad][0].item():.3g} at index {first(bad)}"
-        remedy = f"Pass ({name} + {name}.mT) / 2 if that is what you mean."
+        remedy = f"If its symmetric part is what you mean, pass ({name} + {name}.mT) / 2."
         fail(name, "must be symmetric", worst, remedy, "not-symmetric")
 
 

@@ -1,7 +1,7 @@
 """Linear-quadratic problems with linear inequalities, by an interior-point method (interior_point.py) around `solve`.
 
-Gradients: one more problem at the solution, with the curvature of a step of that method, which holds the active
-inequalities.
+Gradients are those of one more problem at the solution, with the curvature of a step of that method: it holds the
+active inequalities.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class ConstrainedSolution:
         h: states h_0..h_T, (..., T+1, n).
         costate: co-states λ_0..λ_T, (..., T+1, n).
         cost: the optimum of the objective, (...).
-        multipliers: of the constraints that were given, by name, as "u_max", each of the shape of its constraint: what
-            the cost falls by when the constraint is loosened by 1. Without gradients.
+        multipliers: of the constraints that were given, by name, such as "u_max", each of the shape of its constraint:
+            the fall of the cost, to first order, when the constraint is loosened by 1. Without gradients.
         status: how the search ended, (...), one of `Status` for every problem; 0 is converged.
         residual: the largest violation of an optimality condition, relative to its terms, (...).
-        iterations: how many were made, (...).
+        iterations: how many the search took, (...).
     """
 
     u: Tensor
@@ -69,12 +69,13 @@ def solve_constrained(
         u_max: upper bounds of u_1..u_T, likewise; inf for none.
         h_min: lower bounds of h_1..h_T, likewise to (..., T, n).
         h_max: upper bounds of h_1..h_T.
-        C: of the inequalities C_t h_t + D_{t+1} u_{t+1} <= d_t for t = 0..T, where the last has no action. It
-            broadcasts to (..., T+1, k, n); None is zero.
-        D: broadcasts to (..., T, k, m); None is zero, and leaves out the first inequality, which h_0 alone decides.
+        C: of the inequalities C_t h_t + D_{t+1} u_{t+1} <= d_t for t = 0..T; the last one has no action. It broadcasts
+            to (..., T+1, k, n); None is zero.
+        D: broadcasts to (..., T, k, m). None is zero; then the first inequality is left out, because h_0 alone decides
+            it.
         d: broadcasts to (..., T+1, k).
         start: the solution of a similar problem with the same kinds of constraints, to start from.
-        max_iterations: of which each is two solves.
+        max_iterations: the most iterations; each is two solves.
         tolerance: of `ConstrainedSolution.residual`.
         check: whether to check values before, and to warn if a problem does not converge. Without it, read `status`.
 
@@ -96,10 +97,10 @@ def solve_constrained(
         checks.fail("problem", "must be an LQR", type(problem).__name__, "Build one with LQR(...).", "type")
     if problem.horizon < 1:
         checks.fail(
-            "horizon", "must be 1 or more", problem.horizon, "Without a step there is no decision.", "too-small"
+            "horizon", "must be 1 or more", problem.horizon, "Pass a problem with at least one step.", "too-small"
         )
     if start is not None and not isinstance(start, ConstrainedSolution):
-        remedy = "Pass what solve_constrained returned for a similar problem."
+        remedy = "Pass the solution that solve_constrained returned for a similar problem."
         checks.fail("start", "must be a ConstrainedSolution", type(start).__name__, remedy, "type")
     if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 1:
         checks.fail("max_iterations", "must be 1 or more", max_iterations, "Pass a positive integer.", "too-small")
@@ -142,7 +143,7 @@ class _Interior(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         refuse_second_derivatives(
-            "solve_constrained", "differentiate by hand what is left once active bounds are fixed"
+            "solve_constrained", "fix the active bounds and differentiate the remaining problem by hand"
         )
         b, C, D, u, h, costate, s, z, *fields = ctx.saved_tensors
         terms, limits = Terms(*fields), Constraints(b, ctx.sizes, C, D)
@@ -150,7 +151,7 @@ class _Interior(torch.autograd.Function):
             w = _active(terms, limits, s, z)
             problem, Q0 = weighted(adjoint_terms(terms, *grads), limits, w)
             found = solve(problem, check=False)
-            # h~_0 is not free: what its own curvature adds goes to λ~_0
+            # h~_0 is not free: the term of its own curvature goes to λ~_0
             u_, h_, costate_ = completed((found.u, found.h, found.costate), grads[1])
             first = costate_[:, :1] + apply(Q0, h_[:, 0]).unsqueeze(1)
             costate_ = torch.cat([first, costate_[:, 1:]], 1)

@@ -2,8 +2,8 @@
 
     u_t <= u_max    -u_t <= -u_min    h_t <= h_max    -h_t <= -h_min    C_t h_t + D_{t+1} u_{t+1} <= d_t
 
-All of them lie side by side in one dimension, (P, M). Where a bound is infinite there is no inequality; its place is
-kept, and `real` is False there.
+All of them lie side by side in one dimension, (P, M). An infinite bound is no inequality: it keeps its place, and
+`real` is False there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAMES = ("u_max", "u_min", "h_max", "h_min", "d")
 
 @dataclass(frozen=True)
 class Constraints:
-    """`b` is (P, M); `sizes` says how many inequalities of each of NAMES there are. C is (P, T+1, k, n) and D
+    """`b` is (P, M); `sizes` holds the number of inequalities of each of NAMES. C is (P, T+1, k, n) and D
     (P, T, k, m)."""
 
     b: Tensor
@@ -39,7 +39,7 @@ class Constraints:
         return replace(self, b=self.b[index], C=self.C[index], D=self.D[index])
 
     def split(self, x: Tensor) -> dict[str, Tensor]:
-        """(P, M) by name, each (P, steps, size); what is not there is left out."""
+        """(P, M) by name, each (P, steps, size); constraints that were not given are left out."""
         T, m, n, k = self.D.shape[1], self.D.shape[-1], self.C.shape[-1], self.C.shape[-2]
         shapes = ((T, m), (T, m), (T, n), (T, n), (T + 1, k))
         parts = zip(NAMES, x.split(self.sizes, -1), shapes, strict=True)
@@ -71,7 +71,7 @@ class Constraints:
         return over_u, over_h
 
     def weighted(self, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """G' diag(w) G: what it adds to R, to the curvature of h_0..h_T, and to N."""
+        """G' diag(w) G: its addition to R, to the curvature of h_0..h_T, and to N."""
         part = self.split(w)
         zero_u, zero_h = self._zeros()
         R = torch.diag_embed(part.get("u_max", zero_u) + part.get("u_min", zero_u))

@@ -2,11 +2,11 @@
 
     P = Q + A' P A - (A' P B + N) (R + B' P B)^-1 (B' P A + N')
 
-It is solved by doubling: a turn of the loop finds P over twice as many steps as the turn before, so that 2^k steps take
-k turns. Each turn solves with I + G H, where G and H are positive semi-definite, and inverts nothing else.
+It is solved by doubling: each iteration finds P over twice as many steps as the one before, so 2^k steps take k
+iterations. An iteration solves with I + G H, where G and H are positive semi-definite, and inverts nothing else.
 
 A small change of the equation moves P by X, the solution of X = F' X F + change, with F = A + B K the closed loop. The
-adjoint of that is a Lyapunov equation with F', solved by doubling too.
+adjoint of that is a Lyapunov equation with F', which is solved by doubling too.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def dare(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor | None = None, *,
     in float64 and returned in the dtype of A. Leading batch dimensions broadcast.
 
     Args:
-        A: dynamics, (..., n, n). Every direction that does not settle by itself must be within reach of the actions.
+        A: dynamics, (..., n, n). The actions must reach every direction that does not settle without them.
         B: effect of the actions, (..., n, m).
-        Q: state cost, (..., n, n), symmetric positive semi-definite. Every direction that does not settle by itself
-            must cost something.
+        Q: state cost, (..., n, n), symmetric positive semi-definite. Every direction that does not settle without
+            actions must cost something.
         R: action cost, (..., m, m), symmetric positive definite.
         N: cost of an action together with the state it starts from, (..., n, m); None means zero.
         check: whether to check values before and after.
@@ -65,7 +65,7 @@ def dare(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor | None = None, *,
     for name, shape in (("A", (n, n)), ("Q", (n, n)), ("R", (m, m)), ("N", (n, m))):
         value = given.get(name)
         if value is not None and tuple(value.shape[-2:]) != shape:
-            rule = f"must have shape (..., {shape[0]}, {shape[1]}), as B says"
+            rule = f"must have shape (..., {shape[0]}, {shape[1]}), to match B"
             checks.fail(name, rule, tuple(value.shape), "Reshape it.", "shape")
     if check:
         for name, value in given.items():
@@ -92,7 +92,7 @@ def _gain(P: Tensor, A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor) -> T
 
 
 def _doubled(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor) -> Tensor:
-    """P, NaN or far from a solution where there is none."""
+    """P; NaN, or far from a solution, if there is no solution."""
     R_inv = torch.linalg.inv_ex(R)[0]
     A, H = A - B @ R_inv @ N.mT, symmetrise(Q - N @ R_inv @ N.mT)
     G = symmetrise(B @ R_inv @ B.mT)
@@ -108,7 +108,7 @@ def _doubled(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor) -> Tensor:
 
 
 def _settled(more: Tensor, whole: Tensor) -> bool:
-    """Whether a turn added nothing, to any problem that has numbers. Where values cannot be read, all are made."""
+    """Whether an iteration changed no finite problem. If values cannot be read, all iterations are made."""
     try:
         size = whole.abs().amax((-2, -1))
         return not bool((more.abs().amax((-2, -1)) > torch.finfo(whole.dtype).eps / 8 * size).any())

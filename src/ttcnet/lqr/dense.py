@@ -1,9 +1,9 @@
 """solve as one compiled forward pass and one backward pass (kernels/dense_cpu.py, kernels/dense_cuda.py), as a function
 that torch can differentiate.
 
-The backward pass is the adjoint problem of adjoint.py, with all products summed on the way. Where it is to be
-differentiated itself, and under torch.func, it is written in terms of the solve instead, as it is for every method.
-Problems that lost more digits than they can spare are solved again, they alone, by riccati.py in plain PyTorch.
+The backward pass is the adjoint problem of adjoint.py, with all products summed on the way. If it is differentiated
+itself, and under torch.func, it is written in terms of the solve instead, as for every method. Only the problems that
+lost more digits than they can spare are solved again, by riccati.py in plain PyTorch.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def obstacle(problem: LQR) -> str | None:
 
 @cache
 def tell(why: str) -> None:
-    """That `solve` takes the long way, once for each reason."""
+    """Logs that `solve` runs step by step, once for each reason."""
     logging.getLogger("ttcnet").warning(
         "ttcnet: solve runs step by step in PyTorch. Its compiled passes cannot: %s.", why
     )
@@ -103,15 +103,16 @@ def _batch(fields: Fields) -> torch.Size:
 
 
 class Group(NamedTuple):
-    """Problems that are solved alike: which (None for all), in which dtype (None for riccati.py), what is kept."""
+    """Problems that are solved alike: their places (None for all), the dtype (None for riccati.py), the kept
+    tensors."""
 
     which: Tensor | None
     work: torch.dtype | None
     kept: Any = None
 
 
-# By how many roundings of a sum of n + m terms an optimality condition may be violated. More says that P has lost
-# digits that actions need: where dynamics are unstable and few actions hold them, long before d is large.
+# By how many roundings of a sum of n + m terms an optimality condition may be violated. A larger violation means that
+# P has lost digits that actions need. If few actions hold unstable dynamics, that happens long before d is large.
 ROUNDINGS = 16.0
 # Up to which d the compiled passes are good enough, by the dtypes of the problem and of the work. Refined as they are,
 # they lose digits only where several actions have the same effect, about one for a factor of 100.
@@ -123,7 +124,7 @@ WAYS = {
 
 @torch.no_grad()
 def _solve(fields: Fields, horizon: int, gains: bool, keep: bool) -> tuple[Found, tuple[Any, list[Group]]]:
-    """The solution, and what the backward pass needs."""
+    """The solution, and the groups that the backward pass needs."""
     batch, like = _batch(fields), fields[4]
     assert like is not None
     passes, roundings = PASSES[like.device.type], ROUNDINGS * math.sqrt(sum(fields[1].shape[-2:]))  # type: ignore[union-attr]
@@ -295,7 +296,7 @@ def _in_torch(horizon: int, fields: Any, point: Any, grads: Any, again: Solver) 
 
 
 class _TransformedDense(torch.autograd.Function):
-    """Under torch.func and in forward mode: what is mapped over is one more leading dimension of the batch."""
+    """Under torch.func and in forward mode: a mapped dimension is one more leading dimension of the batch."""
 
     @staticmethod
     def forward(horizon: int, *fields: Any) -> Any:

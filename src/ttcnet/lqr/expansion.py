@@ -77,7 +77,7 @@ class Functions:
         return torch.cat([steps, self._call(self._terminal, self.horizon, h[:, -1:])], -1)
 
     def rollout(self, h0: Tensor, act: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Actions and states, from h0 on, where act(t, h) decides."""
+        """Actions and states from h0 on; act(t, h) returns the actions."""
         states, actions = [h0], []
         for t in range(self.horizon):
             actions.append(act(t, states[-1]))
@@ -85,8 +85,8 @@ class Functions:
         return torch.stack(actions, 1), torch.stack(states, 1)
 
     def expand(self, h: Tensor, u: Tensor, costate: Tensor | None = None) -> Quadratic:
-        """To second order; the curvature of the dynamics counts as the co-states (P, T, n) weigh it, if they are
-        given."""
+        """To second order. If the co-states (P, T, n) are given, the curvature of the dynamics counts, weighted by
+        them."""
         n, x = h.shape[-1], torch.cat([h[:, :-1], u], -1)
 
         def step(x: Tensor, *params: Any) -> Tensor:
@@ -114,7 +114,7 @@ class Functions:
         return Quadratic(jacobian[..., :n], jacobian[..., n:], slope, curvature, *ends)
 
     def conditions(self, h: Tensor, u: Tensor, costate: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What the optimality conditions set to zero, at h_0..h_T, u_1..u_T and λ_1..λ_T: the derivatives of the
+        """The optimality conditions, zero at a solution, at h_0..h_T, u_1..u_T and λ_1..λ_T: the derivatives of the
         Lagrangian over u and h, and the dynamics. Differentiable with respect to parameters."""
 
         def lagrangian(h: Tensor, u: Tensor, weights: Tensor, *params: Any) -> Tensor:
@@ -187,7 +187,7 @@ def backwards(model: Quadratic) -> Tensor:
 
 
 def convex(curvature: Tensor) -> Tensor:
-    """Without negative eigenvalues: where there are any, they become (nearly) zero."""
+    """The matrices with negative eigenvalues raised to (nearly) zero."""
     size = torch.diagonal(curvature, dim1=-2, dim2=-1).abs().amax(-1)
     least = torch.finfo(curvature.dtype).eps ** 0.625 * size  # 2e-10 in float64, 5e-5 in float32
     shift = torch.diag_embed(least.unsqueeze(-1).expand(curvature.shape[:-1]))

@@ -5,8 +5,8 @@ With M = B' P A + N', S = R + B' P B, w = p + P c and F = A + B K, a step of dyn
     K = -S^-1 M                P_{t-1} = Q_{t-1} + A' P A + M' K
     k = -S^-1 (B' w + r)       p_{t-1} = q_{t-1} + A' w + M' k
 
-K minimises P_{t-1}, so that no derivative of K is needed in that of P_{t-1}. The adjoint runs forward in time: G and g
-below are the gradients of P_{t-1} and p_{t-1}, and come to those of P_t and p_t through the closed loop F.
+K minimises P_{t-1}, so the derivative of P_{t-1} needs none of K. The adjoint runs forward in time: G and g below are
+the gradients of P_{t-1} and p_{t-1}; through the closed loop F they become those of P_t and p_t.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
     minimise   sum_t cost(h_{t-1}, u_t) + terminal(h_T)
     subject to h_t = dynamics(h_{t-1}, u_t),  u_min <= u_t <= u_max
 
-ilqr_search.py has an iteration. Its feedback is rolled out through the dynamics, shorter or longer than the model says,
-until the cost falls enough. Every problem has its own step, its own regularisation and its own end.
+ilqr_search.py has an iteration. It rolls the feedback out through the dynamics, with steps shorter or longer than the
+model's, until the cost falls enough. Every problem has its own step size, regularisation and number of iterations.
 
-Gradients: the solution meets the optimality conditions; so does the solution of a problem with slightly other
-parameters, which is one more linear-quadratic problem (adjoint.py), with the exact curvature and the same actions held.
+Gradients: the solution meets the optimality conditions, and also the solution for slightly different parameters does.
+Their difference is one more linear-quadratic problem (adjoint.py), with the exact curvature and the same actions held.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def ilqr(
         horizon: T, 1 or more.
         terminal: cost of the last state, l(h), or l(h, params). None means zero.
         params: a tensor, or a dict, list or tuple of tensors, each (..., 1, *) for a problem's own values, or
-            (..., T+1, *) for one of every step, where the last is for `terminal`; leading dimensions as h0, or 1.
+            (..., T+1, *) for one of every step, the last for `terminal`; leading dimensions as h0, or 1.
             Functions get them without these dimensions.
         u: actions to start from, (..., T, m); None starts from zero, moved into the bounds, and needs `action_size`.
-        action_size: m, where `u` is not given.
+        action_size: m, if `u` is not given.
         u_min: lower bounds of the actions, a number or a tensor that broadcasts to (..., T, m).
         u_max: upper bounds, likewise.
-        max_iterations: of which each is one solve.
+        max_iterations: the most iterations; each is one solve.
         tolerance: of `Trajectory.residual`. None means 1e-6 in float64 and 1e-3 in float32.
         check: whether to raise if the first trajectory is not finite, and to warn if a problem does not converge.
             Without it, read `status`.
@@ -173,7 +173,7 @@ def _bound(name: str, value: Any, otherwise: float, shape: tuple[int, ...], h0: 
 
 
 def _differentiable(setting: Setting, search: Search) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Actions, states, co-states and cost, with gradients where anything that they depend on has one."""
+    """Actions, states, co-states and cost, with gradients if any input needs one."""
     functions, h0, u, h, costate = setting.functions, setting.h0, search.u, search.h, search.costate
     lower, upper = search.held_low, search.held_high
     if torch.is_grad_enabled():
@@ -188,7 +188,7 @@ def _differentiable(setting: Setting, search: Search) -> tuple[Tensor, Tensor, T
 
 
 class _Implicit(torch.autograd.Function):
-    """Actions u, states h_1..h_T and co-states λ_1..λ_T as functions of what the optimality conditions depend on."""
+    """Actions u, states h_1..h_T and co-states λ_1..λ_T as functions of all inputs of the optimality conditions."""
 
     @staticmethod
     def forward(ctx: Any, known: Any, u: Tensor, after: Tensor, costate: Tensor, *live: Tensor) -> Any:
@@ -219,5 +219,5 @@ def _check_minimum(search: Search, u: Tensor, wanted: Tensor) -> None:
     bad = ~u.flatten(1).isfinite().all(-1) & wanted & (search.status != Status.NOT_FINITE)
     if bad.any():
         which = f"problem {checks.first(bad.reshape(search.batch))} of the batch" if search.batch else "the problem"
-        remedy = "Give every action a cost, or solve it to a smaller tolerance; the others have gradients without it."
+        remedy = "Give every action a cost, solve it to a smaller tolerance, or leave this problem out."
         checks.fail("ilqr", "must have found a strict minimum to be differentiated", which, remedy, "no-derivative")

@@ -1,7 +1,8 @@
 """The search behind ilqr: all problems of a batch side by side.
 
-An iteration expands the dynamics to first order and the costs to second (Gauss-Newton); near the solution, where that
-is slow, both to second order. quadratic_step.py finds the minimum of that within the bounds, by `solve`.
+An iteration expands the dynamics to first order and the costs to second (Gauss-Newton). Near the solution that is slow,
+so both are expanded to second order there. quadratic_step.py finds the minimum of this model within the bounds, by
+`solve`.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from .expansion import Functions, backwards
 from .quadratic_step import Step, mended, put, regularised, towards_minimum
 from .status import Status, unfinished
 
-SHORTER = 0.5 ** torch.arange(1, 11)  # steps that are tried where a whole one does not lower the cost enough
-LONGER = 2.0 ** torch.arange(1, 6)  # and where it lowers the cost more than the model expects
+SHORTER = 0.5 ** torch.arange(1, 11)  # steps to try if a whole one does not lower the cost enough
+LONGER = 2.0 ** torch.arange(1, 6)  # and if it lowers the cost more than the model expects
 SHORT = 0.1  # steps of up to this length call for regularisation
-NEAR = 0.1  # residual from which on the curvature of the dynamics counts
-ENOUGH = 1e-4  # of what the slope promises
+NEAR = 0.1  # below this residual the curvature of the dynamics counts
+ENOUGH = 1e-4  # least share of the decrease that the slope predicts
 LEAST, MOST = 1e-3, 1e7  # regularisation: the first over the curvature of the cost to go, the last over the first
 PATIENCE = 10  # iterations whose gain is lost in the rounding of the cost, and that come no nearer to a solution
 
 
 class Setting(NamedTuple):
-    """What `ilqr` was asked, with all problems in one dimension."""
+    """The inputs of `ilqr`, with all problems in one dimension."""
 
     functions: Functions
     h0: Tensor
@@ -129,7 +130,7 @@ class Search:
         lost = self._lost(live, step.promise)
         self.patience[live] -= lost.to(self.patience.dtype)
         best = self._roll(live, functions, step, torch.ones(1).to(step.d))
-        # a model that is right gains half of what its slope promises; one that bends too much gains more
+        # a right model gains half of the decrease that its slope predicts; one that bends too much gains more
         eager = (self.price[live] - best.price > 0.75 * step.promise.abs()) & ~lost
         for some, lengths in ((best.price == torch.inf, SHORTER), (eager, LONGER)):
             rows = some.nonzero().squeeze(-1)
@@ -146,11 +147,11 @@ class Search:
         return True
 
     def _lost(self, live: Tensor, promise: Tensor) -> Tensor:
-        """Whether what a step promises is lost in the rounding of the cost."""
+        """Whether the predicted decrease of a step is lost in the rounding of the cost."""
         return promise.abs() <= self.noise[live]
 
     def _regularise(self, live: Tensor, good: Tensor) -> None:
-        """Less where a step was good and more where it was not, faster and faster (Tassa, Erez and Todorov 2012)."""
+        """Less after a good step and more after a bad one, faster and faster (Tassa, Erez and Todorov 2012)."""
         factor, mu = self.factor[live], self.mu[live]
         factor = torch.where(good, (factor / 2).clamp_max(0.5), (factor * 2).clamp_min(2))
         mu = torch.where(good, torch.where(mu * factor > 1, mu * factor, 0), (mu * factor).clamp_min(1))
@@ -158,8 +159,8 @@ class Search:
         self.status[live[(mu > MOST) | (self.patience[live] < 0)]] = int(Status.STALLED)
 
     def _roll(self, live: Tensor, functions: Functions, step: Step, lengths: Tensor) -> Tried:
-        """Follow the feedback of every step with these lengths; what lowers the cost most, at a price of infinity where
-        nothing lowers it enough."""
+        """Follow the feedback of every step with these lengths, and return the one that lowers the cost most; its cost
+        is infinite if none lowers it enough."""
         ways, count = len(lengths), len(live)
         many = torch.arange(count, device=live.device).repeat(ways)
         length, at = lengths.repeat_interleave(count), live[many]
@@ -180,5 +181,5 @@ class Search:
 
 
 def _noise(costs: Tensor) -> Tensor:
-    """What rounding does to a sum of costs."""
+    """The rounding error of a sum of costs."""
     return 16 * torch.finfo(costs.dtype).eps * costs.abs().sum(-1)

@@ -5,9 +5,9 @@ With slacks s and multipliers z of the inequalities G x <= b, a step of Newton t
     H x + f + G' z = 0        G x + s = b        s z = μ        s, z > 0
 
 for the cost 1/2 x' H x + f' x is a linear-quadratic problem with the curvature H + G' diag(z / s) G, so that states
-follow from actions as they should. Each iteration solves two of them, the second with what the first foretells
-(Mehrotra 1992), for every problem that is not done. A problem is infeasible if a combination of its inequalities, which
-no action changes, cannot hold.
+follow from actions as they should. Each iteration solves two of them for every problem that is not done; the first
+predicts the correction of the second (Mehrotra 1992). A problem is infeasible if a combination of its inequalities
+that no action changes cannot hold.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .constrained import ConstrainedSolution
 
 STIFFEST = 1e9  # weight of inequalities over the curvature of the cost, which loses its digits beside larger ones
-NEAR = 1e-4  # residual from which on that counts; before, large weights tell infeasible problems
+NEAR = 1e-4  # below this residual that counts; above it, large weights identify infeasible problems
 FAR = 1e4  # a problem is infeasible if no point within this many times the size of its actions meets the constraints
 
 
@@ -39,7 +39,7 @@ def curvature(terms: Terms) -> Tensor:
 
 
 def weighted(terms: Terms, limits: Constraints, w: Tensor) -> tuple[LQR, Tensor]:
-    """The problem with the curvature G' diag(w) G besides its own, and what of that belongs to h_0."""
+    """The problem with the curvature G' diag(w) G added to its own, and the part of it that belongs to h_0."""
     R, Q, N = limits.weighted(w)
     N = N if terms.N is None else N + terms.N
     more = terms._replace(Q=symmetrise(terms.Q + Q[:, 1:]), R=symmetrise(terms.R + R), N=N)
@@ -196,8 +196,8 @@ def _step(terms: Terms, limits: Constraints, point: Any, violation: Violation) -
     w, rows = torch.where(real, z / soft, 0), violation.rows
 
     def towards(right: Tensor) -> tuple[Tensor, ...]:
-        """The whole step after which s z + s dz + z ds is s z - right. It is solved for itself, not for where it leads:
-        its digits are those of a small number."""
+        """The whole step after which s z + s dz + z ds is s z - right. The unknown is the step, not the new point: so
+        it has all digits of a small number."""
         over_u, over_h = limits.transposed(torch.where(real, (z * rows - right) / soft, 0))
         linear = terms._replace(
             h0=torch.zeros_like(terms.h0), c=None, r=violation.of_u + over_u, q=violation.of_h + over_h[:, 1:]

@@ -1,9 +1,9 @@
 """The optimality (KKT) conditions as one block-banded linear system, by block LU factorisation.
 
-The unknowns of a step (u_t, λ_t, h_t) are eliminated together, from the last step to the first: every step goes the
-careful way of steps.py, factorised as it stands, with pivoting, so that nothing but its regularity is asked: not that
-R_t + B_t' P_t B_t is positive definite. The factors serve for any right-hand side; the gradient of a solve costs one
-more pair of substitutions.
+The unknowns of a step (u_t, λ_t, h_t) are eliminated together, from the last step to the first, in the careful way of
+steps.py: the equations of a step are factorised as one system, with pivoting. The system must be regular, no more:
+R_t + B_t' P_t B_t need not be positive definite. The factors serve for any right-hand side; the gradient of a solve
+costs one more pair of substitutions.
 """
 
 from __future__ import annotations

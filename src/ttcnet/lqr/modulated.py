@@ -88,9 +88,9 @@ class ModulatedLQR:
     def unroll(self, horizon: int) -> LQR:
         """The same problems over `horizon` steps with every matrix written out, batch shape (N, H).
 
-        An action with r_inv = 0 (or next to it) has no finite cost; it is written as one without effect (no column in
+        An action with r_inv = 0 (or next to it) has no finite cost. It is written as one without effect (no column in
         B, unit cost), which has the same optimum. The gradient of that r_inv is zero through `unroll`, exact through
-        `plan`. Half precision comes out as float32.
+        `plan`. Half precision becomes float32.
         """
         T = checks.horizon(horizon)
         dtype = working_dtype(self.a.dtype)
@@ -116,7 +116,7 @@ class ModulatedLQR:
 
 
 class Family(NamedTuple):
-    """The fields of a ModulatedLQR, already checked, contiguous and in working precision: what backends work on."""
+    """The input of a backend: the fields of a ModulatedLQR, already checked, contiguous and in working precision."""
 
     a: Tensor
     B: Tensor

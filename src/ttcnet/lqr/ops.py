@@ -1,9 +1,9 @@
-"""plan's computation as operators of torch, ttcnet::plan and ttcnet::plan_backward, so that torch.compile and whatever
-else traces sees one opaque step. Plain eager tensors go past the operators, whose registered autograd costs the host
-several times what the kernels cost the GPU when problems are few. A backend is a module, reference.py or
+"""plan's computation as operators of torch, ttcnet::plan and ttcnet::plan_backward, so that torch.compile and other
+tracers see one opaque step. Plain eager tensors do not use the operators: if problems are few, their registered
+autograd takes the host several times as long as the kernels take the GPU. A backend is a module, reference.py or
 kernels/{backend}_{device}.py, such as kernels/fused_cpu.py, with
 
-    checkpoints(family, horizon) -> shape of what the forward pass keeps for the backward pass
+    checkpoints(family, horizon) -> shape of the check-points that the forward pass keeps for the backward pass
     forward(family, horizon, keep) -> first actions, check-points
     backward(family, horizon, checkpoints, g) -> gradients of all fields; those of a shared B and Q may have a dimension
         more, after the tokens, over which they are summed here
@@ -47,7 +47,7 @@ def plan(family: ModulatedLQR, horizon: int, backend: str) -> Tensor:
     horizon is at least 1."""
     tensors = [getattr(family, name) for name in FIELDS]
     compiling = torch.compiler.is_compiling()
-    # up to torch 2.12, whatever torch.compile traces is told that it is exported
+    # up to torch 2.12, code that torch.compile traces is told that it is exported
     if compiling and torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
         return _exported(tensors, horizon, backend)
     if not compiling and transformed():
@@ -70,7 +70,7 @@ def _refuse_forward_mode() -> NoReturn:
 
 
 def transformed() -> bool:
-    """Whether torch.func (grad, vmap, jacrev, ...) is at work, and tensors may stand for others. Not for compilers."""
+    """Whether torch.func (grad, vmap, jacrev, ...) is at work, so that tensors may be wrappers. Not for compilers."""
     return torch._C._are_functorch_transforms_active()
 
 
@@ -103,7 +103,7 @@ def _plan(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 def _plan_asked(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """`_plan` for programs that were compiled or exported before anybody looked at this horizon."""
+    """`_plan` for compiled or exported programs, which get their horizon, unchecked so far, when they run."""
     horizon = arguments[-3]
     if horizon < 1:
         remedy = "Leave the layer out for none."
@@ -128,7 +128,7 @@ def _plan_backward(*arguments: Any) -> list[Tensor]:
     if checkpoints is None:
         checkpoints = module.forward(family, horizon, True)[1]
     grads = module.backward(family, horizon, checkpoints, g.to(family.a.dtype).contiguous())
-    # what the heads of a token share gets the sum of their gradients
+    # a field that the heads of a token share gets the sum of their gradients
     whole = (_summed(grad, x.ndim) for grad, x in zip(grads, family, strict=True))
     return [grad if grad.dtype == g.dtype else grad.to(g.dtype) for grad in whole]
 
@@ -162,7 +162,7 @@ class _EagerPlan(torch.autograd.Function):
 
 
 class _TransformedPlan(torch.autograd.Function):
-    """Under torch.func. What is mapped over becomes more tokens, so that all backends can; nothing is kept for the
+    """Under torch.func. A mapped dimension becomes more tokens, so that all backends can do it; nothing is kept for the
     backward pass, which makes its own check-points."""
 
     @staticmethod

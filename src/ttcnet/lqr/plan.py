@@ -31,13 +31,13 @@ def plan(
         horizon: the number of steps to look ahead, 0 to 65,536; TTCNET_MAX_HORIZON in the environment raises that.
         backend: "fused" (the stable recursion as one compiled kernel, on a CUDA device or the CPU), "reference" (the
             same in PyTorch, any device), "symplectic" (the paper's iteration; for comparison), or "auto", the fastest
-            that is exact here. `backends()` tells what can run on this machine. The symplectic iteration runs as
+            that is exact here. `backends()` lists those that can run on this machine. The symplectic iteration runs as
             compiled kernels on a CUDA device, up to 64 states and actions and unchecked, and in PyTorch otherwise. It
-            loses digits over long or strongly controlled horizons, and says so only where it is checked.
+            loses digits over long or strongly controlled horizons, and warns only if values are checked.
         check: whether to check values (finite, signs, symmetry). None checks on the CPU and not on a GPU, where
             reading values would make the host wait, nor where torch traces or transforms (torch.compile, torch.func).
-            Unchecked, a NaN or a problem without a minimum stays by itself
-            and makes that problem's action NaN (the symplectic iteration does not notice that a minimum is missing).
+            Unchecked, a NaN or a missing minimum makes that problem's action NaN and leaves the others alone (the
+            symplectic iteration does not notice that a minimum is missing).
 
     Raises:
         ValueError, TypeError: for an invalid family, horizon or backend.
@@ -101,7 +101,7 @@ def backends() -> dict[str, str | None]:
 
 
 def _readable(family: ModulatedLQR | StationaryLQR) -> bool:
-    """Whether values can be checked without making anybody wait."""
+    """Whether values can be checked without making the host wait."""
     return family.h0.device.type == "cpu" and not torch.compiler.is_compiling() and not ops.transformed()
 
 
@@ -125,8 +125,8 @@ def _choose(family: ModulatedLQR | StationaryLQR, backend: str) -> str:
 
 
 def _has_symplectic_kernels(family: ModulatedLQR, checked: bool) -> bool:
-    """Whether the symplectic iteration runs as kernels. Where it is checked it runs in PyTorch, and measures the digits
-    that it loses."""
+    """Whether the symplectic iteration runs as kernels. If values are checked it runs in PyTorch, which measures the
+    lost digits."""
     return not checked and family.a.device.type == "cuda" and _obstacle(family) is None
 
 

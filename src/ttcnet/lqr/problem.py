@@ -6,8 +6,8 @@ The problem, for t = 1..T and a given h_0:
     subject to h_t = A_t h_{t-1} + B_t u_t + c_t
 
 Every field of a step has the index of its action u_t: Q_t and q_t are the cost of the state that u_t leads to, h_t; N_t
-couples u_t with the state that it starts from, h_{t-1}; c_t is added on the way from one to the other. h_0 costs
-nothing but through N_1. In tensors, where indices start from 0, `u[t]` leads from `h[t]` to `h[t + 1]`.
+couples u_t with the state that it starts from, h_{t-1}; c_t is an offset of the step. h_0 has no cost but through N_1.
+In tensors, where indices start from 0, `u[t]` leads from `h[t]` to `h[t + 1]`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ FORMS = {"A": ("Tnn", "Tn"), "B": ("Tnm",), "Q": ("Tnn",), "R": ("Tmm", "Tm"), "
 class LQR:
     """One problem, or a batch of them. T = horizon, n = state size, m = action size.
 
-    Leading batch dimensions (`...`, none at all included) must be as many in every field; where
-    they are 1 they broadcast, so that one system can be solved for many initial states. A T of 1
+    Every field must have the same number of leading batch dimensions (`...`), which may be none.
+    Dimensions of 1 broadcast, so that one system can be solved for many initial states. A T of 1
     broadcasts as well: such a field is shared by all steps, is read once, and has one gradient.
 
     Args:
@@ -77,7 +77,7 @@ class LQR:
         T = _longest(given, lead) if self.horizon is None else self.horizon
         if isinstance(T, bool) or not isinstance(T, checks.INTEGERS) or T < 0:
             checks.fail("horizon", "must be an integer of 0 or more", repr(T), "Pass the number of steps.", "too-small")
-        if self.horizon is not None:  # what the fields have takes memory already
+        if self.horizon is not None:  # else T is in the fields, whose memory bounds it
             checks.horizon(T)
         object.__setattr__(self, "horizon", T)
         sizes = {"T": T, "n": n, "m": m}
@@ -100,7 +100,7 @@ class LQR:
 
         Args:
             states: where h_1..h_T should be, (..., T, n), or one place for all of them, (..., 1, n).
-            actions: what u_1..u_T should be, (..., T, m) or (..., 1, m); None means zero.
+            actions: where u_1..u_T should be, (..., T, m) or (..., 1, m); None means zero.
 
         The cost of the solution lacks the constant 1/2 sum_t states_t' Q_t states_t (and that of the actions), which no
         action changes.
@@ -156,7 +156,7 @@ class LQR:
         checks.positive_definite("R", self.R, diagonal)
 
     def as_matrices(self) -> LQR:
-        """The same problem with matrices for A and R, where they may have been diagonals."""
+        """The same problem with A and R as matrices, also if they were diagonals."""
         vector = self.h0.ndim + 1
         A, R = (torch.diag_embed(x) if x.ndim == vector else x for x in (self.A, self.R))
         return self if A is self.A and R is self.R else replace(self, A=A, R=R)
@@ -193,7 +193,7 @@ class LQR:
         return torch.stack(torch.broadcast_tensors(*states), -2)
 
     def objective(self, u: Tensor, h: Tensor | None = None) -> Tensor:
-        """What the problem minimises, (...), at the actions u and the states h that follow from them."""
+        """The objective, (...), at the actions u and the states h that follow from them."""
         p, u = self.standard_form(), self._actions(u)
         states = (self.rollout(u) if h is None else h).to(u.dtype)
         before, after = states[..., :-1, :], states[..., 1:, :]
@@ -211,8 +211,8 @@ class LQR:
 
 
 def _longest(given: Mapping[str, Tensor | None], lead: int, shorter: bool = False) -> int:
-    """The number of steps that the first field with more or less than one has; 1 if they all have one. Q has one less
-    where there is a Qf (`shorter`, or among the fields)."""
+    """The number of steps of the first field that does not have exactly one; 1 if they all have one. Q has one less if
+    there is a Qf (`shorter`, or among the fields)."""
     for name in ("B", "A", "R", "r", "q", "c", "N", "Q"):
         value = given.get(name)
         if value is not None and value.ndim > lead + 1 and value.shape[lead] != 1:
@@ -228,5 +228,5 @@ def _check_shape(name: str, shape: tuple[int, ...], lead: int, sizes: dict[str, 
             f"(..., {', '.join(form)}) = (..., {', '.join(str(size) for size in numbers)})"
             for form, numbers in zip(FORMS[name], forms, strict=True)
         )
-        rule = f"must have shape {accepted} with {lead} leading dimensions, as B and h0 say"
+        rule = f"must have shape {accepted} with {lead} leading dimensions, to match B and h0"
         checks.fail(name, rule, shape, "Reshape it, expand it along the horizon, or give it one step for all.", "shape")

@@ -1,7 +1,7 @@
 """The minimum of the quadratic model around a trajectory, with bounds on the actions.
 
-Which actions the minimum has at a bound is found by a primal-dual active set: solve with some held, hold those that
-went too far, let go of those that the model pulls back, and repeat until nothing changes, a few times as a rule.
+A primal-dual active set finds the actions that are at a bound at the minimum: solve with some held, hold those that
+went too far, release those that the model pulls back, and repeat until nothing changes, a few times as a rule.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .expansion import Quadratic, convex
 from .problem import LQR
 from .solve import solve
 
-TURNS = 10  # of the active set; what has not settled by then is clipped, and regularised more if that is no good
+TURNS = 10  # of the active set; then actions are clipped, and the problem is regularised more if that does not help
 
 
 class Step(NamedTuple):
-    """Where the actions of each problem should go, and what that says about where they are.
+    """The step of the actions of each problem, and measures of their present place.
 
-    All that is said comes from the closed loop: slopes of the open loop drown in rounding where it is unstable.
+    All measures come from the closed loop: if the open loop is unstable, its slopes drown in rounding.
     """
 
     d: Tensor  # the way to the minimum
@@ -97,8 +97,8 @@ def toward(model: Quadratic, low: Tensor, high: Tensor, moved: Tensor, slope: Te
 
 
 def towards_minimum(model: Quadratic, slope: Tensor, u: Tensor, low: Tensor, high: Tensor) -> Step:
-    """From the actions u, within bounds; NaN where the model has no minimum. The slopes of the cost over the actions
-    say which are held at first."""
+    """From the actions u, within bounds; NaN if the model has no minimum. The slopes of the cost over the actions
+    decide which are held at first."""
     at_low, at_high = (u <= low) & (slope > 0), (u >= high) & (slope < 0)
     step = toward(model, at_low, at_high, torch.where(at_low, low - u, high - u), slope)
     if not bool((low > -torch.inf).any() | (high < torch.inf).any()):

@@ -10,8 +10,8 @@ Forward in time, the loop is closed with the gain itself: with x = A_t h_{t-1},
     z = -S^-1 D_t B' P x          u_t = R^-1/2 z                        h_t = x + B D_t z         λ_t = P h_t
 
 The adjoint problem of the backward pass is the same closed loop from h~_0 = 0, with the incoming gradient g added once:
-at t = 1, z~ = -S^-1 R^-1/2 g. Nothing is inverted but S, and P is kept symmetric to the bit (an antisymmetric part
-would grow). All of it is computed in float64 (see steps.py for what is asked in float64).
+at t = 1, z~ = -S^-1 R^-1/2 g. Only S is inverted, and P is kept symmetric to the bit (an antisymmetric part would
+grow). All of it is computed in float64 (see steps.py for problems that are given in float64).
 
 The backward pass needs P_t in forward order. The forward pass keeps one P in every √T; the backward pass recomputes
 the others, one stretch of √T steps at a time, so that memory grows with √T.

@@ -39,8 +39,8 @@ class Solution:
 
     def residual(self, problem: LQR) -> Tensor:
         """How far the solution is from satisfying the optimality (KKT) conditions of `problem`, (...): the largest
-        violation of any condition of any step, each over the largest of its own terms. About the machine precision when
-        all is well."""
+        violation of any condition of any step, each over the largest of its own terms. A good solution has about the
+        machine precision."""
         p = problem.standard_form()
         u, h, costate = (x.to(p.h0.dtype) for x in (self.u, self.h, self.costate))
         with full_precision(u.device):
@@ -48,8 +48,9 @@ class Solution:
 
 
 def _violation(p: LQR, u: Tensor, h: Tensor, costate: Tensor, info: torch.finfo) -> Tensor:
-    """Of the optimality conditions: h_0 given, the dynamics, and the derivatives with respect to u and h are zero. Each
-    is measured against its products of two numbers: so much must the problem change for the solution to be exact."""
+    """The violations of the optimality conditions: h_0 is the given one, the dynamics hold, and the derivatives with
+    respect to u and h are zero. Each is measured against its products of two numbers: it is the relative change of the
+    problem that would make the solution exact."""
     before, after, lam = h[..., :-1, :], h[..., 1:, :], costate[..., 1:, :]
     conditions: list[list[tuple[Tensor | None, Tensor]]] = [
         [(None, h[..., :1, :]), (None, -p.h0.unsqueeze(-2))],
@@ -77,6 +78,6 @@ def _violation(p: LQR, u: Tensor, h: Tensor, costate: Tensor, info: torch.finfo)
 
 
 def _later(x: Tensor, dim: int = -3) -> Tensor:
-    """What belongs to the step after each; zero after the last."""
+    """The values of the step after each; zero after the last."""
     count = x.shape[dim]
     return torch.cat([x.narrow(dim, 1, count - 1), torch.zeros_like(x.narrow(dim, 0, 1))], dim) if count else x

@@ -23,16 +23,16 @@ def solve(
 
     Args:
         problem: one LQR or a batch, returned in its own dtype. "riccati" runs as compiled passes on the CPU and on
-            CUDA devices, up to 64 states and actions, unless `implicit` is False: in float32 for what is not float64,
-            and again in float64 where that loses digits. Elsewhere, and for "kkt", it is solved in float64
-            ("symplectic" solves in float32 what is not float64).
+            CUDA devices, up to 64 states and actions, unless `implicit` is False. These compute in float64 for float64
+            and in float32 for other dtypes, and problems that lose digits are solved again in float64. Otherwise, and
+            for "kkt", everything is solved in float64 ("symplectic": float64 for float64, float32 for other dtypes).
         method: "riccati" (dynamic programming; the default), "kkt" (block LU of the optimality conditions) or
             "symplectic" (the paper's; needs invertible A and loses digits over long horizons).
-        gains: whether the solution is to have feedback gains K, k and values P, p; "symplectic" finds none.
+        gains: whether to find feedback gains K, k and values P, p too; "symplectic" cannot.
         implicit: how gradients are found. True: by one more solve with the factors of the first, which is faster and
-            holds no graph. False: by autograd through the recursion in PyTorch; its backward pass runs in whatever
-            precision surrounds it, so call backward outside autocast. None takes True, but False for "riccati" where
-            the compiled passes cannot run. Either can be differentiated again, and by torch.func.
+            holds no graph. False: by autograd through the recursion in PyTorch; its backward pass runs under the
+            caller's autocast, so call backward outside autocast. None takes True, but False for "riccati" if the
+            compiled passes cannot run. Either can be differentiated again, and by torch.func.
         check: whether to check values before and after, at the price of a host synchronisation on a GPU. Under
             torch.func, which shows no values, pass False.
 
@@ -109,8 +109,8 @@ def _of_nothing(whole: LQR, asked: torch.dtype, gains: bool) -> Solution:
 
 @torch.no_grad()
 def _check_solution(problem: LQR, solution: Solution, method: str, certain: bool) -> None:
-    """Raise if the solution is not finite, saying why; warn or raise if the method has lost its digits, which the
-    compiled passes have seen to (`certain`)."""
+    """Raise if the solution is not finite, with the reason; warn or raise if the method has lost its digits, unless the
+    compiled passes have made sure of them (`certain`)."""
     parts = (solution.u.flatten(-2), solution.h.flatten(-2), solution.costate.flatten(-2), solution.cost.unsqueeze(-1))
     bad = ~torch.cat(parts, -1).isfinite().all(-1)
     if bad.any():

@@ -1,14 +1,14 @@
 """Problems whose matrices are the same at every step, with dense dynamics: horizons cost log T.
 
-Three matrices tell of some steps in a row what the state at their end is and what the way there costs: A carries the
-state when nothing is done, G says how far the actions reach, H what the state costs on the way,
+Three matrices describe several steps in a row: A carries the state from their begin to their end without actions, G
+measures how far the actions reach, H is the cost of the state on the way,
 
     one step: A, G = B R^-1 B', H = Q        with  W = (I + G₁ H₂)^-1, first ₁ and then ₂:
     A = A₂ W A₁        G = G₂ + A₂ W G₁ A₂'        H = H₁ + A₁' H₂ W A₁
 
-(Särkkä and García-Fernández, 2023, have this form.) Twice as many steps are one such product more, so that a horizon of
-T takes about log₂ T products, and one more for every bit of T - 1. I + G H has no eigenvalue below 1. All of it is
-computed in float64: at r_inv of 10,000 the loss is four digits of its sixteen, and a float32 answer has all of its own.
+(Särkkä and García-Fernández, 2023, have this form.) One more product doubles the number of steps, so a horizon of T
+takes about log₂ T products, and one more for every bit of T - 1. I + G H has no eigenvalue below 1. All of it is
+computed in float64: at r_inv of 10,000 it loses four of its sixteen digits, and an answer in float32 loses none.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class StationaryLQR:
     Nothing here depends on T: one family can be planned over any horizon.
 
     Args:
-        A: (N, n, n), shared by the heads of a token, or (N, H, n, n). Nothing is asked of it; it may be singular.
+        A: (N, n, n), shared by the heads of a token, or (N, H, n, n). Any matrix; it may be singular.
         B: (N, n, m) or (N, H, n, m).
-        Q: (N, n, n) or (N, H, n, n); symmetric positive semi-definite. Where it is zero and the dynamics grow over the
-            horizon a hundred thousand times, its own gradient loses its digits, and `plan` warns if it checks values.
+        Q: (N, n, n) or (N, H, n, n); symmetric positive semi-definite. If it is zero and the dynamics grow a hundred
+            thousand times over the horizon, its own gradient loses its digits, and `plan` warns if it checks values.
         Qf: terminal cost, like Q; None is Q.
         r_inv: inverse action costs, (N, H, m), 0 or more. An action with r_inv = 0 costs too much ever to be taken.
         h0: initial state, (N, H, n).
@@ -130,7 +130,7 @@ def first_actions(family: StationaryLQR, horizon: int | Tensor) -> Tensor:
 
 
 def _pause(g: Tensor) -> None:
-    """A moment of Python in the backward pass, in which Ctrl-C is answered."""
+    """A moment of Python in the backward pass, so that Ctrl-C is answered."""
 
 
 def _first_actions(family: StationaryLQR, horizon: int | Tensor) -> Tensor:
@@ -150,8 +150,8 @@ def _first_actions(family: StationaryLQR, horizon: int | Tensor) -> Tensor:
 
 @torch.no_grad()
 def loses_gradient_of_q(family: StationaryLQR, horizon: int) -> Tensor:
-    """Which problems, (N, H): Q is next to nothing, so that all products but the last are those of an open loop, and
-    that grows. The gradients of Q from its far ends are large and cancel."""
+    """The problems, (N, H), whose gradient of Q loses its digits: Q is next to nothing, so all products but the last
+    are those of an open loop, which grows. The gradients of Q from its far ends are large and cancel."""
     A, B, Q = (with_heads(x.double()) for x in (family.A, family.B, family.Q))
     held = family.r_inv.double().amax(-1) * (B.abs().amax((-2, -1)) ** 2 * Q.abs().amax((-2, -1))) > 1e-12
     steps, reached = horizon, A

@@ -1,6 +1,6 @@
-"""Problems that are the same at every step, where torch compiles or exports: as operators, ttcnet::plan_stationary and
-its backward pass, so that one graph serves all horizons. The products of stationary.py are as many as the horizon has
-bits, which a graph of them would fix. ONNX knows no operator of ours and gets the steps one by one, in a loop
+"""Problems that are the same at every step, for torch.compile and export: as operators, ttcnet::plan_stationary and its
+backward pass, so that one graph serves all horizons. The number of products in stationary.py depends on the bits of the
+horizon, and a graph of them would fix it. ONNX knows no operator of ours and gets the steps one by one, in a loop
 (traceable.py)."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a search went, problem by problem, and what is said about it."""
+"""How a search ended, problem by problem, and the warning about it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ENDED = {
 REMEDIES = {
     Status.ITERATION_LIMIT: "Raise max_iterations, start closer, or accept a larger tolerance.",
     Status.STALLED: "Look for kinks and for numbers of very different size, use float64, or accept a larger tolerance.",
-    Status.NOT_FINITE: "Look for overflow, or a root or a logarithm of what may be negative.",
+    Status.NOT_FINITE: "Look for overflow, or for a root or a logarithm of a number that may be negative.",
     Status.INFEASIBLE: "Loosen its bounds.",
     Status.NO_MINIMUM: "Build Q as C @ C.mT, keep N small beside Q and R, and the horizon short for an unstable A.",
 }

@@ -7,15 +7,15 @@ Behind a step lies the cost to go 1/2 h' P h + p' h. The step has its actions u 
 For p = r = 0, λ = P° x, where P° is the cost to go before the step. With x = A h, r = N' h for the state h before,
 its cost to go has the curvature A' λ + N u: P_{t-1} - Q_{t-1}. There are two ways to solve these equations:
 
-- Quick: a Cholesky factor of S = R + B' P B, with P° = P - P B S^-1 B' P and h = x + B u. Those are differences: where
-  actions are cheap they are smaller than what they are made of by 1 / d, where d is a pivot of S over the same pivot of
-  R, and that many digits are lost. So are those of R in S, which count where some actions have the same effect. Many
-  small steps do the same: P is then smaller along an action b than elsewhere, by up to R / (|b|^2 max(P)), and a
-  quarter of the inverse is counted as d too.
-- Careful: the three equations as one system, factorised with pivoting and refined once. P° and h are then solutions and
-  no differences; nothing is lost. It takes five times as long.
+- Quick: a Cholesky factor of S = R + B' P B, with P° = P - P B S^-1 B' P and h = x + B u. Those are differences. If
+  actions are cheap, a difference is smaller than its terms by a factor of d, a pivot of S over the same pivot of R, and
+  loses as many digits. R in S loses the same digits, which matter if several actions have the same effect. Many small
+  steps lose digits too: P is then smaller along an action b than elsewhere, by up to R / (|b|^2 max(P)), and a quarter
+  of the inverse is counted as d too.
+- Careful: the three equations as one system, factorised with pivoting and refined once. P° and h are then solutions,
+  not differences, and no digits are lost. It takes five times as long.
 
-`descend` takes the quick way, and goes back for the careful one where digits that matter were lost.
+`descend` takes the quick way, and repeats with the careful one if digits that matter were lost.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from .arithmetic import apply, symmetrise
 
 
 def wide_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """What dynamic programming computes in: float64, which has digits to lose, wherever the device has it."""
+    """The dtype of dynamic programming: float64, which has digits to lose, if the device has it."""
     return torch.float32 if device.type == "mps" and dtype != torch.float64 else torch.float64
 
 
 def largest_pivot(asked: torch.dtype, used: torch.dtype) -> float:
-    """Up to which d the quick way is good enough, for an answer in `asked` that is computed in `used`."""
+    """The largest d for which the quick way is good enough, for an answer in `asked` that is computed in `used`."""
     return max(32.0, torch.finfo(asked).eps / torch.finfo(used).eps / 512)
 
 
 class Response(NamedTuple):
-    """What a step answers to a drift x: its actions, its co-state and its state."""
+    """The response of a step to a drift x: its actions, its co-state and its state."""
 
     u: Tensor
     costate: Tensor
@@ -126,7 +126,7 @@ class Careful(NamedTuple):
         return [self.action_size, n, n]
 
     def _solve(self, right: Tensor) -> Tensor:
-        """With one step of refinement, after which every row is met as well as its own numbers allow."""
+        """With one step of refinement, after which every row holds as exactly as its own numbers allow."""
         first = torch.linalg.lu_solve(self.LU, self.pivots, right)
         return first + torch.linalg.lu_solve(self.LU, self.pivots, right - self.system @ first)
 
@@ -169,15 +169,15 @@ Way = Callable[[Tensor, Tensor, Tensor], tuple[Step, Tensor]]
 
 
 class Descent(NamedTuple):
-    """How to get from the last step to the first: B and R of a step, P of the step before a step, and which steps are
-    wanted."""
+    """Everything that leads from the last step to the first: B and R of a step, P of the step before a step, and the
+    wanted steps."""
 
     matrices: Callable[[int], tuple[Tensor, Tensor]]
     back: Callable[[Step, int], Tensor]
     wanted: Callable[[int], bool]
 
     def by(self, way: Way, P: Tensor, times: range) -> tuple[dict[int, Step], Tensor]:
-        """The wanted steps of `times`, of the first of which P is given, and the largest d."""
+        """The wanted steps of `times`, and the largest d. P is given for the first of `times`."""
         found: dict[int, Step] = {}
         largest, step, later = P.new_zeros(()), None, 0
         for t in times:
@@ -194,8 +194,8 @@ class Descent(NamedTuple):
 def descend(descent: Descent, P: Tensor, times: range, limit: float) -> dict[int, Step]:
     """The quick way if no d is above `limit` (see largest_pivot), and the careful one if any is.
 
-    Where Python may not look at a value (on a GPU it would wait, under a tracer there is none), the careful way is for
-    problems in float64, and the quick one, in float64, for the others.
+    If Python cannot read values (on a GPU it would wait, under a tracer there are none), problems in float64 take the
+    careful way, and others the quick one, in float64.
     """
     if P.device.type != "cpu" or torch.compiler.is_compiling():
         return descent.by(careful if limit < 1000 else quick, P, times)[0]

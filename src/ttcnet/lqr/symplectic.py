@@ -5,7 +5,7 @@ State and co-state obey [h_t; λ_t] = S_t [h_{t-1}; λ_{t-1}] + b_t with S_t sym
 forward iteration then rolls h and λ out of h_0 and λ_0.
 
 It needs A_t invertible, and it loses digits by nature: S_t has eigenvalues in reciprocal pairs, so over a long or
-strongly controlled horizon the rows of [Y1 Y2] turn towards one another and the roll-out amplifies what is lost. It is
+strongly controlled horizon the rows of [Y1 Y2] turn towards one another, and the roll-out amplifies the error. It is
 here as the method of the paper and as a cross-check; use "riccati" or "kkt" for answers. Two slips of the paper are
 mended: y3 is accumulated from the left like Y1 and Y2, and λ_0 = Y1^-1 (Y2 h_0 + y3), not Y1^-1 Y2 (h_0 + y3).
 A cross term N is eliminated first: with K = R^-1 N', the actions u + K h_{t-1} have none, and act on A - B K with the
@@ -23,8 +23,8 @@ from .arithmetic import apply, per_step
 
 
 class Factors(NamedTuple):
-    """Per step: A_t, A_t^-T, B_t, Q_t (t = 0..T, with Q_0 = 0), R_t^-1, G_t = B_t R_t^-1 B_t' and N_t. Where there is
-    an N, A and Q are those without it."""
+    """Per step: A_t, A_t^-T, B_t, Q_t (t = 0..T, with Q_0 = 0), R_t^-1, G_t = B_t R_t^-1 B_t' and N_t. A cross
+    term N is eliminated from A and Q."""
 
     A: tuple[Tensor, ...]
     A_inv_T: tuple[Tensor, ...]

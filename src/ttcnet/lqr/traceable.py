@@ -6,8 +6,8 @@ and
 
     P <- (I - k b') P (I - b k') + v v' w / d²
 
-which is P - k v' in a form that keeps its digits where actions are cheap. The actions of the first step are then
-decided in reverse order. The horizon is the number of turns of one loop in the graph, and may be an input of it.
+which is P - k v' in a form that keeps its digits if actions are cheap. The actions of the first step are then decided
+in reverse order. The horizon is the number of iterations of one loop in the graph, and may be an input of the graph.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from .stationary import StationaryLQR
 
 
 def first_actions(family: Family, horizon: int) -> Tensor:
-    """What `plan` returns, without derivatives. The horizon is at least 1, and may be a symbol of torch.export."""
+    """The first actions, as from `plan`, without derivatives. The horizon is at least 1, and may be a symbol of
+    torch.export."""
     a, B, Q, P, r_inv, decay_A, decay_B, decay_Q, h0 = (x.detach() for x in family)
     B, Q, P = with_heads(B), symmetrise(with_heads(Q)), symmetrise(P)
 

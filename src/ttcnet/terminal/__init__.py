@@ -1,1 +1,1 @@
-"""What commands print: lines, tables and progress bars."""
+"""Output of commands: lines, tables and progress bars."""

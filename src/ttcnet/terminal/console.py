@@ -1,5 +1,5 @@
-"""What commands say. Texts of others (answers, data, names of files, messages of servers) pass through `plain`, so that
-none of them moves the cursor, sets the title of a window, fills the clipboard or dresses up as one of ours."""
+"""Output of commands. Texts of others (answers, data, names of files, messages of servers) pass through `plain`, so
+that none of them moves the cursor, sets the title of a window, fills the clipboard or imitates a message of ours."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-DEBUG = "TTCNET_DEBUG"  # the environment variable that has tracebacks shown
+DEBUG = "TTCNET_DEBUG"  # the environment variable that makes commands show tracebacks
 FAULT = "Something went wrong that ttcnet has no words for, which is a fault of it:"
 _ClickError: Any = typer.BadParameter.__mro__[2]
-_UsageError: Any = typer.BadParameter.__base__  # of click, which typer may bring along under another name
-# control characters but for tabs and ends of lines, those that turn the direction of writing, and halves of letters
+_UsageError: Any = typer.BadParameter.__base__  # of click, which typer may include under another name
+# control characters except tabs and line ends, characters that change the direction of writing, and halves of letters
 _UNFIT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def plain(text: object) -> str:
-    r"""A text, fit for a terminal: control characters are shown as Python writes them.
+    r"""A text that is safe for a terminal: control characters are shown as Python writes them.
 
     Examples:
         >>> plain("\x1b[31mred\x1b[0m")
@@ -35,19 +35,19 @@ def plain(text: object) -> str:
 
 
 def say(text: object, err: bool = False) -> None:
-    """A line on stdout, or on stderr."""
+    """Print a line on stdout, or on stderr."""
     typer.echo(plain(text), err=err)
 
 
 def foreign(text: object, style: str = "") -> Text:
-    """A text of others for rich, which takes no markup from it."""
+    """A text of others for rich, without markup."""
     from rich.text import Text
 
     return Text(plain(text), style=style)
 
 
 def show(table: Table) -> None:
-    """A table, in full: rich would leave out letters where a terminal is too narrow."""
+    """Print a table in full: rich would leave out letters if the terminal is too narrow."""
     from rich.console import Console
 
     needed = Console(width=1000).measure(table).maximum
@@ -55,13 +55,13 @@ def show(table: Table) -> None:
 
 
 def tell(text: str) -> None:
-    """A line on stderr, from the first of several processes alone."""
+    """Print a line on stderr, from the first of several processes only."""
     if os.environ.get("RANK", "0") == "0":
         print(plain(text), file=sys.stderr, flush=True)
 
 
 class Commands(TyperGroup):
-    """A group of commands that repeats what was typed, wrong options say, in plain text."""
+    """A group of commands whose messages repeat input of the user, such as wrong options, in plain text."""
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         try:
@@ -86,12 +86,12 @@ class Commands(TyperGroup):
 
 
 class _Record(logging.LogRecord):
-    """What a library logs, in plain text: names of weights are a model's, too."""
+    """Log messages of a library in plain text: they may hold texts of others, such as names of weights."""
 
     def getMessage(self) -> str:
         return plain(super().getMessage())
 
 
 def plain_logs() -> None:
-    """From now on, in this process."""
+    """Use it from now on, in this process."""
     logging.setLogRecordFactory(_Record)

@@ -21,15 +21,15 @@ PAUSE = 20.0  # seconds between two lines
 
 
 class Description(TextColumn):
-    """Of a task, which may hold names of others: no markup is taken from it."""
+    """The description of a task. It may hold names from others, so it is shown without markup."""
 
     def __init__(self) -> None:
         super().__init__("{task.description}", markup=False)
 
 
 class Bar(Progress):
-    """rich's progress bars, with the number of steps and the time left. Where there is no terminal, on which those
-    would say nothing until the end, a line now and then."""
+    """rich's progress bars, with the number of steps and the time left. Without a terminal, where bars would show
+    nothing until the end, they print a line now and then."""
 
     def __init__(self, *columns: Any, **options: Any) -> None:
         super().__init__(*columns, **options)

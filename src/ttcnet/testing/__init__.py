@@ -1,1 +1,1 @@
-"""What tests and benchmarks share: problems of several regimes, and measures of how wrong an answer is."""
+"""Shared by tests and benchmarks: problems of several regimes, and measures of error."""

@@ -1,4 +1,4 @@
-"""Memory that a kernel leaves unwritten shows."""
+"""Make memory visible that a kernel should write and does not."""
 
 from __future__ import annotations
 

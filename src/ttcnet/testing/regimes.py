@@ -8,9 +8,9 @@ singular  like constant, with zeros on the diagonal of A
 
 and ranks of their costs, Q and Qf
 
-full      as they are
+full      full rank
 low       a Q of rank 1, and a Qf of half the rank
-none      no Q at all: only the end counts
+none      no Q at all: only the terminal cost counts
 axes      Q on every other axis, Qf on those between
 """
 

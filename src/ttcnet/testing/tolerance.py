@@ -1,6 +1,7 @@
-"""How wrong float32 may be: 200 times what a rounding of the inputs does, or 1e-5 in u and 1e-4 in a gradient.
+"""The largest error allowed in float32: 200 times the effect of a rounding of the inputs, or 1e-5 in u and 1e-4 in a
+gradient.
 
-Many small families, of all regimes, ranks of cost and scales of r_inv, are planned as one and judged one by one.
+Many small families, of all regimes, ranks of cost and scales of r_inv, are planned as one and measured one by one.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ SCALES = (1e-6, 1.0, 1e2, 1e3, 1e4)
 Outputs = dict[str, Tensor]  # "u" and the gradients, by name
 Compute = Callable[[ModulatedLQR, int, Tensor], Outputs]
 Case = tuple[str, str, float]  # regime, rank of cost, scale of r_inv
-Failure = tuple[Case, str, float, float]  # what failed, in which output, its error, what a rounding does
+Failure = tuple[Case, str, float, float]  # case, output, its error, the effect of a rounding
 
 
 def cases(
     n: int, m: int, scales: Sequence[float] = SCALES, regimes: Sequence[str] = REGIMES, costs: Sequence[str] = COSTS
 ) -> tuple[list[Case], ModulatedLQR]:
-    """What each case is, and all of them as one family, in float64."""
+    """All cases, and their problems as one family in float64."""
     what = list(product(regimes, costs, scales))
     families = []
     for k, (regime, cost, scale) in enumerate(what):
@@ -42,7 +43,7 @@ def cases(
 
 
 def truth_of(family: ModulatedLQR, horizon: int, g: Tensor) -> Outputs:
-    """By the reference, in float64."""
+    """Outputs of the reference, in float64."""
     tensors = [getattr(family, name).detach() for name in NAMES]
     problems = Family(*tensors)
     u, kept = forward(problems, horizon, True)
@@ -52,7 +53,7 @@ def truth_of(family: ModulatedLQR, horizon: int, g: Tensor) -> Outputs:
 
 
 def case_errors(found: Outputs, truth: Outputs, count: int) -> Outputs:
-    """Relative, of every output and case: `relative_errors` for each of `count` cases."""
+    """Relative errors of every output and case: `relative_errors` for each of `count` cases."""
     size = {name: x.reshape(count, -1).norm(dim=1) for name, x in truth.items()}
     largest = torch.stack([x for name, x in size.items() if name != "u"]).amax(0)
     return {
@@ -83,8 +84,8 @@ def beyond(
 def solve_beyond(
     what: Sequence[Case], family: ModulatedLQR, horizon: int, device: str = "cpu", draws: int = 2, **options: Any
 ) -> list[Failure]:
-    """As `beyond`, for `solve` with these options on `device`: the problems are dense, and their matrices are what is
-    rounded. The truth is that of method "kkt"."""
+    """As `beyond`, for `solve` with these options on `device`: the problems are dense, and their matrices are rounded.
+    The truth comes from method "kkt"."""
     given = {name: x.detach().contiguous() for name, x in cast(family, torch.float32).unroll(horizon).given().items()}
     g = torch.randn(family.r_inv.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
@@ -113,7 +114,7 @@ def _too_far(what: Sequence[Case], found: Outputs, truth: Outputs, moved: Sequen
     movements = [case_errors(x, truth, len(what)) for x in moved]
     errors = case_errors(found, truth, len(what))
     largest = torch.stack([x.reshape(len(what), -1).abs().amax(1) for x in truth.values()]).amax(0)
-    there = largest < 1e37  # there is a minimum, and float32 has numbers for it
+    there = largest < 1e37  # there is a minimum, and float32 can hold it
     failures = []
     for name, error in errors.items():
         movement = torch.stack([x[name] for x in movements]).amax(0)

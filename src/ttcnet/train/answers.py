@@ -26,10 +26,10 @@ Pack = list[int]  # rows, by their places, that stand in one sequence
 
 
 class Answers:
-    """Rows come in an order that depends on the seed alone, all of them once an epoch. All tokens of the
-    answers of a step count alike, however its rows are shared out among processes and pieces.
+    """The order of rows depends on the seed alone; an epoch has each row once. All tokens of the answers
+    of a step count alike, whichever process and piece computes them.
 
-    Rows are padded at the end, which changes nothing before it: causal models need no mask for that.
+    Rows are padded at the end. Causal models need no mask for that: tokens before the padding do not see it.
     """
 
     counts = 0
@@ -83,7 +83,7 @@ class Answers:
             adapter.set_horizon(self.model, self.horizons.at(step))
         batch = self.rows(step)
         own = [self.pack(place) for place in batch[rank() :: count()]]
-        while len(own) < math.ceil(len(batch) / count()):  # as many for all processes: one that teaches nothing
+        while len(own) < math.ceil(len(batch) / count()):  # every process has as many pieces: this one teaches nothing
             own.append([Example(ids, [IGNORED] * len(ids)) for ids, _ in self.pack(batch[0])])
         learned = sum(label != IGNORED for rows in own for row in rows for label in row.labels[1:])
         answers = float(total(torch.tensor(float(learned), dtype=torch.float64)))
@@ -100,11 +100,11 @@ class Answers:
         return [packs[first : first + size] for first in range(0, len(packs), size)]
 
     def tensors(self, piece: list[list[Example]]) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-        """Tokens (rows, length); their positions, where they stand in packs; among the tokens of all rows but for the
-        last of each, the places of those whose next token is learned; and those next tokens."""
+        """Tokens (rows, length); their positions, if they are in packs; the places of tokens whose next token is
+        learned, among the tokens of all rows without the last of each; and those next tokens."""
         rows = [row for pack in piece for row in pack]
         positions = None
-        if self.config.packing:  # one sequence of all rows, which do not see each other, for their positions begin anew
+        if self.config.packing:  # one sequence; rows do not see each other, because positions begin anew
             positions = torch.cat([torch.arange(len(row.input_ids)) for row in rows]).unsqueeze(0)
             tokens = [token for row in rows for token in row.input_ids]
             rows = [Example(tokens, [label for row in rows for label in (IGNORED, *row.labels[1:])])]
@@ -144,7 +144,7 @@ def packed(lengths: np.ndarray[Any, Any], limit: int) -> list[Pack]:
         >>> packed(np.array([3, 8, 5, 2]), limit=10)
         [[1, 3], [2, 0]]
     """
-    packs, rooms = list[Pack](), list[tuple[int, int]]()  # rooms: what is left in a pack, and which; in order
+    packs, rooms = list[Pack](), list[tuple[int, int]]()  # rooms: (free tokens, pack), in order
     for row in np.argsort(-lengths, kind="stable").tolist():
         length = int(lengths[row])
         place = bisect_left(rooms, (length, 0))

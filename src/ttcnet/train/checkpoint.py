@@ -1,7 +1,7 @@
 """The content of a checkpoint: weights, the optimizer's state of each, and random states, as tensors by name.
 
-What is spread over processes by FSDP2 stays so: each process keeps and reads its pieces (`parts`), whatever the number
-of processes was that the pieces were made by.
+Tensors that FSDP2 spreads over processes stay spread: each process writes and reads its pieces (`parts`). The number of
+processes may change in between.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ttcnet.pieces import own_piece
 
 from .parts import Parts
 
-WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # what compiling and checkpointing put into names
+WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # inserted into names by compiling and check-pointing
 DAMAGED = "It is damaged: delete it."
 
 
 def model_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Weights that are trained, and what the optimizer remembers of each, by the name of the weight. Those that are
-    spread over processes stay so."""
+    """Weights that are trained, and the optimizer's state of each, by the name of the weight. Those that are spread
+    over processes stay so."""
     parameters = trained_parameters(model)
     found: dict[str, Any] = {f"model/{name}": parameter for name, parameter in parameters.items()}
     for name, parameter in parameters.items():
@@ -39,8 +39,8 @@ def model_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
 def restore_model(
     tensors: Mapping[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer, source: str = "checkpoint"
 ) -> None:
-    """Put back what `model_state` returned. Every process takes its pieces. Tensors that exist are overwritten in
-    place."""
+    """Restore a state that `model_state` returned. Every process takes its pieces. Tensors that exist are overwritten
+    in place."""
     parameters = trained_parameters(model)
     saved = {name.removeprefix("model/") for name in tensors if name.startswith("model/")}
     if saved != set(parameters):
@@ -100,7 +100,7 @@ def check_carried(tensors: Mapping[str, Tensor], carried: dict[str, Tensor], sou
         value = tensors.get(f"task/{name}")
         if value is None or value.shape != x.shape or value.dtype != x.dtype or not value.isfinite().all():
             shown = f"no task/{name}" if value is None else f"task/{name}, {value.dtype} {tuple(value.shape)}"
-            fail(source, "must hold what the last step handed on", shown, DAMAGED, code="damaged")
+            fail(source, "must hold the tensors that the last step handed on", shown, DAMAGED, code="damaged")
 
 
 def random_states() -> dict[str, Tensor]:
@@ -115,7 +115,7 @@ def random_states() -> dict[str, Tensor]:
 
 
 def restore_random(tensors: Mapping[str, Tensor], source: str = "checkpoint") -> None:
-    """Put back what `random_states` returned."""
+    """Restore states that `random_states` returned."""
     try:
         others = json.loads(tensors["random/others"].numpy().tobytes())
         version, words, gauss = others["python"]

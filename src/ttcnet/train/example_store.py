@@ -1,4 +1,4 @@
-"""The examples of a run, made once and stored in its folder, where its other processes read them, and the run itself
+"""The examples of a run, made once and stored in its folder. Its other processes read them there, and so does the run
 when it is resumed. They stay on the disk: memory does not limit their number."""
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Store:
 
 
 def examples_of(config: FineTuning, tokenizer: Any, folder: Path, begun: bool = False) -> Examples:
-    """Those in the folder, if they were made of the same data in the same way, and new ones otherwise; a run that has
-    begun is resumed with the same alone. Of several processes the first makes them, and the others wait."""
+    """The examples in the folder, if they were made from the same data in the same way, and new ones otherwise. A run
+    that has begun cannot be resumed with others. The first process makes them, and the others wait."""
     file = Path(config.data)
     origin = {name: getattr(config, name) for name in ("data", "split", "system", "max_length", "model")}
     origin |= {"template": tokenizer.chat_template}
@@ -76,7 +76,8 @@ def examples_of(config: FineTuning, tokenizer: Any, folder: Path, begun: bool = 
 
 
 def _agree(origin: dict[str, Any]) -> None:
-    """All processes of a job must have the same data. When a file was changed, machines may tell differently."""
+    """All processes of a job must have the same data. Dates of files are not compared: they may differ between
+    machines."""
     first = json.loads(of_first(json.dumps(origin)))
     with together():
         if odd := [key for key in origin if origin[key] != first.get(key) and key != "changed"]:
@@ -101,7 +102,7 @@ def _make_in(folder: Path, config: FineTuning, tokenizer: Any, origin: dict[str,
 
 
 def _read(folder: Path, origin: dict[str, Any]) -> Examples:
-    """Those that the first process made, which a network filesystem may show a little later."""
+    """The examples that the first process made. A network filesystem may show them a little later."""
     end = time.monotonic() + PATIENCE
     while (counts := _counts(folder, origin)) is None and time.monotonic() < end:
         time.sleep(0.5)

@@ -1,6 +1,6 @@
 """Training examples for fine-tuning: from rows of a file or of the Hub to tokens, with the loss on answers alone.
 
-`ttcnet.tasks.chat` says what a row may be. Nothing is cut: rows that are too long are left out and counted.
+`ttcnet.tasks.chat` describes the rows. Nothing is cut: rows that are too long are left out and counted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Examples:
-    """What was made of a file.
+    """The examples made from a file, and counts.
 
     Args:
         rows: an Example for each row that was kept.
@@ -111,7 +111,7 @@ def _plain(messages: Messages, tokenizer: Any) -> Example:
 def _examples(
     source: Iterable[Row], tokenizer: Any, system: str | None
 ) -> Iterator[tuple[Row, Example | ValueError | TemplateError]]:
-    """Every row with its example, or with what is wrong with it."""
+    """Every row with its example, or with its fault."""
     left = iter(source)
     while rows := list(islice(left, AT_ONCE)):
         good, conversations = list[Row](), list[Messages]()
@@ -123,7 +123,7 @@ def _examples(
                 yield row, error
         try:
             yield from zip(good, _tokenized(conversations, tokenizer), strict=True)
-        except TemplateError:  # a template may refuse roles: one by one, to see whose
+        except TemplateError:  # a template may refuse roles: one by one, to find the rows
             for row, messages in zip(good, conversations, strict=True):
                 try:
                     yield row, tokenize(messages, tokenizer)
@@ -185,7 +185,7 @@ def check_examples(examples: Examples, model: Any, max_length: int | None) -> No
 
 def padded(examples: Sequence[Example], filler: int, multiple: int = 1) -> tuple[Tensor, Tensor]:
     """Tokens and labels (examples, length), padded at the end."""
-    import torch  # late: rows are read without it
+    import torch  # imported late: rows are read without it
 
     length = -(-max(len(example.input_ids) for example in examples) // multiple) * multiple
     ids = torch.full((len(examples), length), filler)

@@ -27,15 +27,15 @@ from .checkpoint import (
     trained_parameters,
 )
 
-Batch = Sequence[Any]  # of tensors and numbers; those of a step that is captured are tensors alone
+Batch = Sequence[Any]  # tensors and numbers; a captured step has tensors alone
 
 
 class Objective(Protocol):
-    """What a learner learns: data, a loss, and what the log says of them."""
+    """The objective of a learner: data, a loss, and numbers for the log."""
 
     steps: int
     counts: int  # numbers that `loss` counts
-    carried: dict[str, Tensor]  # what a step hands on to the next, changed in place and kept in checkpoints
+    carried: dict[str, Tensor]  # handed on from step to step, changed in place and kept in checkpoints
 
     def rate(self, step: int) -> float:
         """The learning rate of a step. Groups of parameters have a share of it."""
@@ -44,8 +44,8 @@ class Objective(Protocol):
         """Prepare a step. Returns this process's share of the batch, in pieces whose gradients are summed."""
 
     def loss(self, model: nn.Module, *batch: Any) -> tuple[Tensor, Tensor]:
-        """The loss of a piece, scaled so that the mean over processes is the loss of the whole batch; and what is
-        counted for the log, (counts,)."""
+        """The loss of a piece, scaled so that the mean over processes is the loss of the whole batch; and counts for
+        the log, (counts,)."""
 
     def news(self, step: int, steps: int, loss: float, counted: list[float]) -> dict[str, float]:
         """For the log: of the last `steps` steps up to `step`, over all processes."""
@@ -57,12 +57,12 @@ class Objective(Protocol):
 class Learner:
     """Its state after a step depends on the objective and the seed alone.
 
-    A captured step, optimizer and all, is one CUDA graph, which is replayed on a stream of its own: learners on one GPU
-    run side by side (and then share the GPU's random numbers, for dropout).
+    A captured step, with its optimizer, is one CUDA graph. It is replayed on a stream of its own, so learners on one
+    GPU run side by side (and then share the GPU's random numbers, for dropout).
 
     Args:
-        objective: what is learned.
-        model: on the CPU or on its device, where it is put; or spread over the processes (`sharding`).
+        objective: data and loss.
+        model: it is moved to the device; or it is spread over the processes already (`sharding`).
         groups: of parameters, for AdamW, with a "share" of the learning rate.
         clip: the greatest norm of the gradients.
         ema: the share of the running average of the weights that is kept at each step; 0 for none.
@@ -97,14 +97,14 @@ class Learner:
         self.parallel: nn.Module = model
         if count() > 1 and not sharded:
             self.parallel = DistributedDataParallel(model, find_unused_parameters=may_skip)
-        self.bf16 = bf16 and not sharded  # FSDP2 has seen to it
+        self.bf16 = bf16 and not sharded  # FSDP2 does it
         self._trained = trained_parameters(self.model)
         self.average = [p.detach().clone() for p in self._trained.values()] if ema else []
         self.sums = torch.zeros(2 + objective.counts, device=self.device)  # of loss, norm of the gradients, counts
         self._since = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stream = torch.cuda.Stream() if captured else None
-        # where a captured step reads its batch
+        # a captured step reads its batch here
         self._fixed = [x.clone() for x in objective.begin(0)[0]] if captured else []
         seed_all(seed)  # of dropout
 
@@ -114,7 +114,7 @@ class Learner:
         if self._stream is None:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate * group["share"]
-            if count() > 1:  # dropout of each process's own: the checkpoint has the random states of the first alone
+            if count() > 1:  # each process has its own dropout; the checkpoint has the random states of the first alone
                 seed_all(1_000_003 * self.seed + self.step * count() + rank())
             for batches in self.batches():
                 self._compute(batches)
@@ -122,7 +122,7 @@ class Learner:
             (batch,) = self.objective.begin(self.step)
             self._stream.wait_stream(torch.cuda.current_stream())
             for part in batch:
-                part.record_stream(self._stream)  # their memory stays theirs until this stream has read them
+                part.record_stream(self._stream)  # their memory is not reused until this stream has read them
             with torch.cuda.stream(self._stream):
                 for group in self.optimizer.param_groups:
                     group["lr"].fill_(rate * group["share"])
@@ -132,7 +132,7 @@ class Learner:
         self.step += 1
 
     def batches(self) -> Iterable[Sequence[Batch]]:
-        """Those of a step, for one update of the weights after the other."""
+        """The pieces of a step, one list for each update of the weights."""
         yield self.objective.begin(self.step)
 
     def _compute(self, batches: Sequence[Batch]) -> None:
@@ -153,7 +153,7 @@ class Learner:
 
     @contextmanager
     def _unsynchronized(self, more: bool) -> Iterator[None]:
-        """DDP shares gradients after the last piece alone."""
+        """DDP exchanges gradients after the last piece only."""
         if more and isinstance(self.parallel, DistributedDataParallel):
             with self.parallel.no_sync():
                 yield
@@ -211,7 +211,7 @@ class Learner:
         self.step = self._since = step
 
     def news(self) -> dict[str, float]:
-        """What the objective says of the steps since the last call. A loss that is not finite is an error."""
+        """The objective's numbers of the steps since the last call. A loss that is not finite is an error."""
         self.finish_step()
         loss, norm, *counted = total(self.sums).tolist()
         steps = max(self.step - self._since, 1)
@@ -219,9 +219,7 @@ class Learner:
         self._since = self.step
         for what, number in (("loss", loss), ("the norm of the gradients", norm)):
             if not math.isfinite(number):
-                remedy = (
-                    "Lower lr, or look for what is odd in the data or in the model. The last checkpoint is from before."
-                )
+                remedy = "Lower lr, or look for odd data and odd weights. The last checkpoint is from an earlier step."
                 fail(what, "must be a finite number", f"{number} at step {self.step}", remedy, code="diverged")
         return self.objective.news(self.step, steps, loss / steps / count(), counted)
 

@@ -26,16 +26,16 @@ STATUS = 128 + signal.SIGTERM
 
 
 class Trainable(Protocol):
-    """What the loop drives: something that is trained step by step. `Learner` is one, for a model and an objective."""
+    """A job of the loop: it is trained step by step. `Learner` is one, for a model and an objective."""
 
-    step: int  # that were taken
-    steps: int  # that it takes in all
+    step: int  # steps that were taken
+    steps: int  # steps in all
 
     def advance(self) -> None:
         """Take one step."""
 
     def news(self) -> dict[str, float]:
-        """What happened since the last call, for the log. A number that is not finite may be an error."""
+        """Numbers since the last call, for the log. One that is not finite may be an error."""
 
     def describe(self, news: dict[str, float]) -> str:
         """The same numbers as text, for the progress bar."""
@@ -44,7 +44,7 @@ class Trainable(Protocol):
         """For a checkpoint: tensors that are spread over processes, or the same in all."""
 
     def restore(self, tensors: Mapping[str, Tensor], step: int, source: str) -> None:
-        """Put back what `state` returned after a step. `source` names the checkpoint in messages."""
+        """Restore a state that `state` returned after a step. `source` names the checkpoint in messages."""
 
 
 Report = Callable[[Run, Trainable, dict[str, float]], None]
@@ -58,11 +58,10 @@ def train(
     listen_every: int = 1,
     report: Report | None = None,
 ) -> bool:
-    """Take all steps that are left after the last checkpoint. True at the end, False if time was up.
+    """Take all remaining steps after the last checkpoint. True at the end, False if time was up.
 
-    Several runs are trained side by side, each from a thread of its own. SIGTERM, by which the schedulers of clusters
-    tell that a job will be killed, saves what was learned and ends the process, in all processes of a job if any of
-    them has heard it.
+    Several runs are trained side by side, each from a thread of its own. Schedulers of clusters send SIGTERM before
+    they kill a job: then a checkpoint is saved and the process ends, in all processes of a job if any of them got it.
 
     Args:
         every: steps between lines of the log. A checkpoint has a line too: no line spans one.
@@ -78,7 +77,7 @@ def train(
     logged, saved = ([each.step for each in jobs] for _ in range(2))
     lengths = (every, save_every, *((listen_every,) if count() > 1 else ()))
     with _listening() as heard, _progress(jobs, total) as show, ThreadPoolExecutor(len(jobs)) as pool:
-        if len(jobs) > 1:  # on a GPU the first step is recorded, which must be done while nothing else works
+        if len(jobs) > 1:  # on a GPU the first step is recorded; no other thread may work meanwhile
             for each in jobs:
                 _advance(each, each.step + 1, heard)
         while (step := min(each.step for each in jobs)) < total:
@@ -114,7 +113,7 @@ def train(
 
 @contextmanager
 def _progress(jobs: Sequence[Trainable], total: int) -> Iterator[Callable[..., None]]:
-    """Yields a function that shows a text, and how far the slowest job is."""
+    """Yields a function that shows a text, and the steps of the slowest job."""
     with Bar(console=Console(stderr=True), disable=not is_first_process()) as progress:
         bar = progress.add_task("training", total=total)
 
@@ -134,7 +133,7 @@ def _resume(run: Run, each: Trainable) -> None:
     with together():
         if last is not None:
             if last.path.name != first:
-                remedy = "Wait until all machines see the same files, or delete the odd one."
+                remedy = "Wait until all machines see the same files, or delete the file that differs."
                 value = f"{last.path.name} in process {rank()}"
                 fail("checkpoint", f"must be that of process 0, {first}", value, remedy, "disagree")
             each.restore(last.tensors, last.step, str(last.path))
@@ -151,7 +150,7 @@ def _advance(each: Trainable, until: int, heard: list[Any], show: Callable[[], N
 
 @contextmanager
 def on_sigterm(answer: Callable[..., None]) -> Iterator[None]:
-    """Answer SIGTERM for the time of the block. This works in the main thread alone, as Python's signals do."""
+    """Handle SIGTERM inside the block. This works in the main thread only, as Python's signals do."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -177,7 +176,7 @@ def _listening() -> Iterator[list[Any]]:
 
 
 def stop_at_once(*_: Any) -> None:
-    """Answer SIGTERM before there is anything to save."""
+    """Handle SIGTERM while there is nothing to save yet."""
     _stop("Stopped by SIGTERM.")
 
 

@@ -1,10 +1,10 @@
 """A checkpoint as one file or several: that of the first process, and one for each other process that held pieces.
 
-    checkpoint-STEP.safetensors             what all processes have in common, and the first one's pieces
+    checkpoint-STEP.safetensors             tensors that all processes share, and the first one's pieces
     checkpoint-STEP.part-1.safetensors      the second one's pieces, and so on
 
-The first file is put there last. It says how many parts there are, and all bear the same number, so that parts of a
-save that was killed are never taken for those of another. Any number of processes reads any parts of it.
+The first file is written last. It holds the number of parts, and all parts hold the same random number, so that parts
+of a killed save are never mixed with those of another. Any number of processes can read it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REMEDY = "Delete it, and its parts."
 
 
 def part_of(path: Path, number: int) -> Path:
-    """The file of a process's pieces, beside that of the first one."""
+    """The file of a process's pieces, beside the file of the first process."""
     return path if number == 0 else path.with_name(f"{path.stem}.part-{number}{path.suffix}")
 
 
@@ -70,18 +70,17 @@ def delete(path: Path) -> None:
 
 
 def delete_strays(folder: Path) -> None:
-    """Parts that no checkpoint claims: the save that they are of was killed."""
+    """Parts that belong to no checkpoint, because their save was killed."""
     for part in folder.glob("checkpoint-*.part-*.safetensors"):
         if not part.with_name(part.name.split(".part-")[0] + part.suffix).exists():
             part.unlink(missing_ok=True)
 
 
 class Parts(Mapping[str, Tensor]):
-    """The tensors of a checkpoint by name. They are read when they are asked for, whole or in part, out of the files
-    that have them.
+    """The tensors of a checkpoint by name. Each is read on request, whole or in part, from the files that hold it.
 
     Attributes:
-        facts: what was kept beside them.
+        facts: numbers and texts kept beside them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -95,7 +94,7 @@ class Parts(Mapping[str, Tensor]):
             part = part_of(path, number)
             files.append(tensor_file.opened(part))
             if tensor_file.facts_of(part, files[-1]).get("save") != self.facts.get("save"):
-                fail(str(part), "must be of the same save as the first part", "another", REMEDY, "damaged")
+                fail(str(part), "must belong to the same save as the first part", "another", REMEDY, "damaged")
         self._places: dict[str, list[tuple[Any, Piece]]] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         for number, file in enumerate(files):

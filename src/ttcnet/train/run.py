@@ -1,7 +1,7 @@
 """A run: one folder with its lock, settings.json, log.jsonl, checkpoints and results.
 
-settings.json holds the settings, flat, and under "provenance" what made the run: command, commit, versions, machine.
-A checkpoint is checkpoint-STEP.safetensors, with parts beside it where a model is spread over processes (`parts`).
+settings.json holds the settings, flat, and under "provenance" the command, commit, versions and machine.
+A checkpoint is checkpoint-STEP.safetensors, with parts beside it if a model is spread over processes (`parts`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from .parts import Parts
 SETTINGS, LOG, PROVENANCE = "settings.json", "log.jsonl", "provenance"
 OLDER_SETTINGS = "config.json"  # in results that were published before
 REMEDY = "Restore it, or choose another folder."
-FORMAT = 2  # of checkpoints; before there were folders checkpoint-STEP, and files checkpoint.safetensors
+FORMAT = 2  # of checkpoints; older formats were folders checkpoint-STEP and files checkpoint.safetensors
 
 
 class Checkpoint(NamedTuple):
-    """What was saved after a step, and in which file."""
+    """The state saved after a step, and its file."""
 
     path: Path
     step: int
@@ -43,18 +43,18 @@ class Checkpoint(NamedTuple):
 
 
 class Run:
-    """The folder of a run. It is locked for the time of a `with` block.
+    """The folder of a run. It is locked inside a `with` block.
 
     Args:
-        folder: is made if need be.
+        folder: made if it does not exist.
         settings: fit for JSON. Once there is a checkpoint or a result, others are refused.
-        results: names in the folder of what the run makes at its end.
+        results: names of the results in the folder, which the run writes at its end.
         may_grow: settings that may be greater when the run is resumed, such as steps.
-        defaults: settings that older folders do not name.
+        defaults: values of settings that older folders lack.
         free: settings that may change, and are not compared.
         keep: checkpoints to keep, the last ones.
         program: the command that settings.json names.
-        packages: others whose versions settings.json names.
+        packages: further packages whose versions settings.json names.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Run:
 
     @property
     def is_done(self) -> bool:
-        """Whether all results are there."""
+        """Whether all results exist."""
         return all((self.folder / name).exists() for name in self.results)
 
     @property
@@ -139,7 +139,7 @@ class Run:
         return grown
 
     def _settings_before(self) -> dict[str, Any] | None:
-        """The settings of the run that was begun in the folder, if any."""
+        """The settings of the run in the folder, if one was begun."""
         if self.begun and (found := settings_of(self.folder)):
             return found
         if last := self.last_checkpoint():
@@ -188,7 +188,7 @@ class Run:
 
     def save(self, step: int, tensors: dict[str, Tensor]) -> None:
         """Save a checkpoint. Every process must call this. Each writes its pieces, the first one the rest.
-        Older ones are deleted when this one is whole."""
+        Older ones are deleted when this one is complete."""
         facts = {"format": FORMAT, "step": step, "settings": self.settings}
         parts.write(self.folder / f"checkpoint-{step}.safetensors", tensors, facts)
         with together():
@@ -198,7 +198,7 @@ class Run:
                 parts.delete_strays(self.folder)
 
     def last_checkpoint(self) -> Checkpoint | None:
-        """The last checkpoint that is whole; None if there is no checkpoint at all. Damaged ones are reported."""
+        """The last complete checkpoint; None if there is no checkpoint at all. Damaged ones are reported."""
         damage: Exception | None = None
         for path in reversed(self.checkpoints()):
             try:
@@ -212,8 +212,8 @@ class Run:
                 damage = error
                 tell(f"{path} is damaged, and skipped. {error}")
         if damage is not None:
-            remedy = "Put a whole one there, or delete all to start again from the beginning."
-            fail(str(self.folder), "must have a checkpoint that is whole", damage, remedy, code="damaged")
+            remedy = "Restore a complete one, or delete all to start again from the beginning."
+            fail(str(self.folder), "must have a complete checkpoint", damage, remedy, code="damaged")
         return None
 
     def forget(self) -> None:
@@ -240,14 +240,14 @@ class Run:
         write_bytes(log, b"".join(kept))
 
     def log(self, values: Mapping[str, Any]) -> None:
-        """Append a line to the log. The first process does so alone."""
+        """Append a line to the log, from the first process only."""
         if is_first_process():
             with (self.folder / LOG).open("a") as file:
                 file.write(json.dumps(dict(values)) + "\n")
 
     @contextmanager
     def result(self, name: str) -> Iterator[Path]:
-        """A new folder, which gets its name at the end of the block. So a result is there whole or not at all. Every
+        """A new folder, which gets its name at the end of the block. So a result is complete or does not exist. Every
         process may open it, and the first one fills it."""
         path = self.folder / name
         new = temporary(path)

@@ -8,11 +8,12 @@ from typing import Any
 
 from torch import nn
 
-UNDECAYED = ("A_log", "D", "ridge")  # of mixers: rates, which zero would not tame
+UNDECAYED = ("A_log", "D", "ridge")  # of mixers: rates, to which zero is no natural value
 
 
 def warm_up_and_cosine(step: int, steps: int, highest: float, lowest: float, warm_up: float) -> float:
-    """The learning rate of step 0 .. steps - 1: up in a line over the share `warm_up`, then down along half a cosine.
+    """The learning rate of step 0 .. steps - 1: it rises linearly over the share `warm_up`, then falls along half a
+    cosine.
 
     Examples:
         >>> [round(warm_up_and_cosine(step, 100, 1.0, 0.1, 0.1), 3) for step in (0, 9, 10, 55, 99)]
@@ -33,9 +34,9 @@ def parameter_groups(
     apart: Iterable[nn.Parameter] = (),
     share: float = 1.0,
 ) -> list[dict[str, Any]]:
-    """The parameters that are trained, for AdamW, by what is done to them. Some do not decay: norms, biases, rates,
-    whatever has one dimension, and those whose names are `spared`. Those `apart` learn at a `share` of the rate of the
-    others."""
+    """The trained parameters in groups for AdamW, by weight decay and learning rate. Some have no weight decay: norms,
+    biases, rates, all with one dimension, and those whose names are in `spared`. Those in `apart` learn at a `share` of
+    the rate of the others."""
     own, fixed = {id(parameter) for parameter in apart}, ("bias", *UNDECAYED)
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():

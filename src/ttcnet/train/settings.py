@@ -35,13 +35,13 @@ class FineTuning:
         inserted_lr: the highest learning rate of the inserted layers, whose output starts at zero; None is `lr`.
         batch: examples (or packs) per step, over all devices; each device computes `device_batch` of them at a time.
         epochs: passes over the data. `steps` replaces it, if given.
-        max_length: leave out rows of more tokens, and the size of a pack. None: a row that is too long for the model
-            is an error.
-        packing: put several rows into a sequence; they do not see each other.
+        max_length: rows of more tokens are left out; it is also the size of a pack. None: a row that is too long for
+            the model is an error.
+        packing: put several rows into one sequence; they do not see each other.
         bf16: compute in bfloat16.
-        weights: what holds the weights of the base model: "float32" or "bfloat16", which takes half of the memory and
-            drops updates of less than 1/256 of a weight. What is inserted, and LoRA, is in float32.
-        sharded: where several processes train, each holds a piece of every weight, gradient and state of the optimizer
+        weights: the dtype of the base model's weights: "float32", or "bfloat16", which takes half of the memory and
+            drops updates of less than 1/256 of a weight. Inserted layers and LoRA are in float32.
+        sharded: if several processes train, each holds a piece of every weight, gradient and state of the optimizer
             (FSDP2); otherwise each holds all.
         check_pointing: recompute activations in the backward pass, to save memory.
         compiled: use torch.compile.
@@ -113,7 +113,7 @@ class FineTuning:
             )
         if self.weights == "bfloat16" and not self.bf16:
             remedy = "Pass bf16=True, or weights='float32'."
-            fail("weights", "must be float32 where bf16 is off", self.weights, remedy, "conflict")
+            fail("weights", "must be float32 without bf16", self.weights, remedy, "conflict")
         given = self.adapter or {}
         if "insert" in given:
             check_insert(given["insert"])
@@ -122,10 +122,10 @@ class FineTuning:
         parse(self.horizon)
         if self.inserted_lr is not None and self.adapter is None:
             remedy = "Leave it out, or pass an adapter."
-            fail("inserted_lr", "must not be given where nothing is inserted", self.inserted_lr, remedy, "conflict")
+            fail("inserted_lr", "must not be given without inserted layers", self.inserted_lr, remedy, "conflict")
         if self.train == "inserted" and self.adapter is None:
             remedy = 'Pass train="all", or an adapter.'
-            fail("train", "must not be 'inserted' where nothing is inserted", self.train, remedy, "conflict")
+            fail("train", "must not be 'inserted' without inserted layers", self.train, remedy, "conflict")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -44,13 +44,13 @@ COMPILER = "inductor"  # of torch.compile
 
 def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None, *, trust_remote_code: bool = False) -> Any:
     """Run to the end, or resume from the last checkpoint in `config.out`. The folder gets settings.json, log.jsonl,
-    examples, checkpoints, and at the end adapter/ (what was inserted, if the base is as it was) or model/ (all of it).
+    examples, checkpoints, and at the end adapter/ (the inserted layers, if the base did not change) or model/ (all).
 
     Args:
         config: the run.
-        model: instead of what `config.model` names.
+        model: instead of the one that `config.model` names.
         tokenizer: likewise.
-        trust_remote_code: run code that comes with them.
+        trust_remote_code: run code that a model or tokenizer brings.
     """
     _check(config)
     length = "epochs" if config.steps is None else "steps"
@@ -101,8 +101,8 @@ def learner(model: Any, examples: Any, config: FineTuning, device: str) -> Learn
 
 
 def _settings(config: FineTuning) -> dict[str, Any]:
-    """Settings for the folder of the run. They leave out its name, because it may be moved. Of steps and epochs they
-    name the one that counts."""
+    """Settings for the folder of the run, without its name, because it may be moved; and with steps or epochs,
+    whichever counts."""
     found = config.to_dict()
     del found["out"]
     if config.steps is not None:
@@ -113,7 +113,7 @@ def _settings(config: FineTuning) -> dict[str, Any]:
 
 
 def _check(config: FineTuning) -> None:
-    """Check what is known before anything is loaded."""
+    """Check all that can be checked before anything is loaded."""
     check_launcher()
     inserted = TTCAdapterConfig.from_dict(config.adapter) if config.adapter is not None else None
     if config.packing and inserted is not None and inserted.remembers:
@@ -127,8 +127,8 @@ def _check(config: FineTuning) -> None:
 
 
 def _load(config: FineTuning, trust_remote_code: bool) -> tuple[Any, Callable[[nn.Module], None] | None]:
-    """The base model, and what is to be called when layers are inserted and all is spread: then each process reads its
-    pieces of the weights."""
+    """The base model, and a function to call after layers are inserted and the model is spread: with it each process
+    reads its pieces of the weights."""
     dtype = getattr(torch, config.weights)
     if not (config.sharded and count() > 1):
         return causal_lm(config.model, dtype, trust_remote_code=trust_remote_code), None
@@ -153,7 +153,7 @@ def _insert(model: Any, config: FineTuning) -> Any:
             wide = torch.promote_types(parameter.dtype, torch.float32)  # though the base may be in bfloat16
             parameter.data = parameter.data.to(wide)
     if config.compiled:
-        for part in getattr(model.base_model, "layers", [model]):  # those of one kind share what is compiled
+        for part in getattr(model.base_model, "layers", [model]):  # layers of one kind share compiled code
             part.compile(backend=COMPILER)
     if config.train == "lora":
         model = add_lora(model, config.lora_rank)
@@ -170,19 +170,19 @@ def add_lora(model: Any, rank: int) -> Any:
 
 
 def _compiling(config: FineTuning) -> AbstractContextManager[None]:
-    """torch.compile gives up a layer after 8 compilations. Horizons and lengths can need more, so the limit rises."""
+    """Raise a limit: torch.compile gives up a layer after 8 compilations, and horizons and lengths can need more."""
     return compiling_up_to(parse(config.horizon).max + 16) if config.compiled else nullcontext()
 
 
 def save_result(model: Any, tokenizer: Any, config: FineTuning | Reinforcement, run: Run) -> None:
-    """Write model/ if the base was trained, and otherwise adapter/ with the inserted layers and what PEFT added. Every
+    """Write model/ if the base was trained, and otherwise adapter/ with the inserted layers and PEFT's LoRA. Every
     process must call this; the first one writes."""
     first = is_first_process()
     with run.result(RESULTS[config.train]) as new:
         if config.train != "all" and config.adapter is not None:
             adapter.save(model, new)
         if config.train != "inserted":
-            alone = config.train == "lora"  # and the embeddings, of which PEFT would ask, are as they were
+            alone = config.train == "lora"  # and the embeddings, which PEFT would check, did not change
             weights = gathered(model, trained=alone)
             if first:
                 model.save_pretrained(new, state_dict=weights, **{"save_embedding_layers": False} if alone else {})

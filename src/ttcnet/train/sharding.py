@@ -18,8 +18,8 @@ from ttcnet.processes import count, is_first_process, whole
 def shard(model: nn.Module, device: str, bf16: bool) -> None:
     """Each process keeps its piece of every weight, on its device. A decoder layer is put together when it computes.
 
-    Inserted layers are a unit of their own in their decoder layer, so that they may be in float32 where the base is in
-    bfloat16. In bfloat16 all is computed, and gradients are summed up in float32.
+    Inserted layers are a unit of their own in their decoder layer, so that they may be in float32 while the base is in
+    bfloat16. Everything is computed in bfloat16, and gradients are summed in float32.
     """
     kind = torch.device(device).type
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if bf16 else MixedPrecisionPolicy()
@@ -36,8 +36,8 @@ def shard(model: nn.Module, device: str, bf16: bool) -> None:
 
 
 def gathered(model: nn.Module, trained: bool = False) -> dict[str, Tensor]:
-    """The state of a model, or of what is `trained` in it, whole and in main memory: in the first process alone, though
-    all have to call this. A weight that has two names goes by the first."""
+    """The state of a model, or of its `trained` weights, complete and in main memory: in the first process only, though
+    all have to call this. A weight with two names has the first."""
     found: dict[str, Tensor] = {}
     parameters = dict(model.named_parameters(remove_duplicate=False))
     first = {id(parameter): name for name, parameter in reversed(parameters.items())}
@@ -51,7 +51,7 @@ def gathered(model: nn.Module, trained: bool = False) -> dict[str, Tensor]:
 
 
 def check_launcher() -> None:
-    """Fail if the launcher is to spread the model: the settings of the run say that, for every launcher."""
+    """Fail if the launcher would spread the model: that is a setting of the run, for every launcher."""
     for name in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM"):
         if os.environ.get(name, "false").lower() == "true":
             remedy = "Take it out of the launcher's configuration, and put sharded = true into the run's settings."

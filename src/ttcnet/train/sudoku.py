@@ -38,7 +38,7 @@ class SudokuObjective:
             remedy = "Pass a multiple, or start fewer processes."
             fail("batch", f"must be a multiple of the {count()} processes", config.batch, remedy, "conflict")
         if config.loops_per_step is not None and count() > 1:
-            rule = "must be left out where several processes train"
+            rule = "must be left out if several processes train"
             fail("loops_per_step", rule, config.loops_per_step, "Start one process, or leave it out.", "conflict")
         self.new = config.batch // config.steps_per_board
         self.feed = Feed(boards, self.new, config.seed, config.augmentation, device)
@@ -99,7 +99,7 @@ def learner(config: SudokuTraining, boards: Boards, device: torch.device | str =
     model = TTCNetForCellClassification(config.model()).train()
     on_gpu = place.type == "cuda"
     if on_gpu:
-        for block in model.model.layers:  # blocks of one kind share what is compiled
+        for block in model.model.layers:  # blocks of one kind share compiled code
             block.compile(dynamic=False)
         if model.model.recall is not None:
             model.model.recall.compile(dynamic=False)
@@ -117,7 +117,7 @@ def learner(config: SudokuTraining, boards: Boards, device: torch.device | str =
 
 
 def run_of(config: SudokuTraining, boards: Boards, out: Path, **options: Any) -> Run:
-    """The run of a configuration. A digest of the boards is one of its settings, so that other boards are refused."""
+    """The run of a configuration. Its settings include a digest of the boards, so that other boards are refused."""
     named = digest({"puzzles": torch.from_numpy(boards.puzzles), "solutions": torch.from_numpy(boards.solutions)})
     return Run(out, asdict(config) | {"boards": named}, **({"results": [MODEL]} | options))
 
@@ -134,7 +134,7 @@ def train(
     report_to: str = "none",
     report: loop.Report | None = None,
 ) -> TTCNetForCellClassification:
-    """Train, or resume where a killed run stopped: the result is the same. The folder gets settings.json, log.jsonl,
+    """Train, or resume a killed run: the result is the same. The folder gets settings.json, log.jsonl,
     the last checkpoint, and model/ at the end. After `minutes` it saves and stops, to resume another time. Lines of the
     log go to the tracker `report_to` as well, and to `report`."""
     with run_of(config, boards, out) as run, tracking(report_to, out) as track:

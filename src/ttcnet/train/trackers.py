@@ -25,7 +25,7 @@ def check_tracker(name: str) -> None:
 
 
 def tensorboard_if_there() -> str:
-    """The tracker "tensorboard"; "none" where it is not installed, which is said."""
+    """The tracker "tensorboard"; "none" if it is not installed, with a message."""
     if importlib.util.find_spec("tensorboard") is not None:
         return "tensorboard"
     tell("Without TensorBoard, which pip install 'ttcnet[train]' brings; log.jsonl has the same.")
@@ -34,8 +34,9 @@ def tensorboard_if_there() -> str:
 
 @contextmanager
 def tracking(name: str, folder: Path) -> Iterator[Report]:
-    """Yields what sends a line of the log of the run in a folder to a tracker: "none", "tensorboard", which writes into
-    its folder `tensorboard`, or another that accelerate knows. Every process must open it; the first one sends."""
+    """Yields a function that sends lines of a run's log to a tracker: "none", "tensorboard", which writes into the
+    folder `tensorboard` of the run, or another that accelerate knows. Every process must open it; the first one
+    sends."""
     if name == "none":
         yield lambda *_: None
     elif name == "tensorboard":
@@ -44,7 +45,7 @@ def tracking(name: str, folder: Path) -> Iterator[Report]:
 
             def report(_: Any, trained: Any, news: dict[str, float]) -> None:
                 nonlocal writer
-                if writer is None:  # a run without a new line gets no new file
+                if writer is None:  # a run that logs no new line gets no new file
                     writer = opened.enter_context(_writer(folder))
                 for key, value in news.items():
                     writer.add_scalar(key, value, trained.step)

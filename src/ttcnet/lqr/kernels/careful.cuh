@@ -1,22 +1,22 @@
 // The stable recursion in numbers of twice the digits, for problems whose actions are so cheap that digits cancel.
 //
-// P° = P - v v' w / (1 + w s) is a difference. Where 1 + w s is d, P° is smaller than P by up to 1 / d along b, and as many
-// digits are gone. Many small steps do the same: then P is smaller along b than elsewhere, and w |b|^2 max(P) is large, which
-// is looked at once, at the earliest step. Up to CAREFUL_ABOVE the kernels can afford that; a problem that goes beyond is
-// solved again by the functions below: the same recursion, with all numbers `wide` (double for float, two doubles for
-// double), so that what cancels was never needed. They are slow and simple: no two actions at a time, and every lane
-// decides all actions by itself.
+// P° = P - v v' w / (1 + w s) is a difference. With d = 1 + w s, P° is smaller than P by a factor of up to d along b, and
+// loses as many digits. Many small steps lose digits too: then P is smaller along b than elsewhere, and w |b|^2 max(P) is
+// large; this is checked once, at the earliest step. Up to CAREFUL_ABOVE the kernels can afford the loss. A problem beyond it
+// is solved again by the functions below: the same recursion, with all numbers `wide` (double for float, two doubles for
+// double), so that enough digits are left. They are slow and simple: one action at a time, and every lane decides all
+// actions.
 //
-// In memory a wide P takes the room of two: its rounding, and what the rounding leaves out. So of the steps that fused_forward
-// keeps, every second is kept of such a problem, its P and not its P°; the others are found again from the one behind them.
+// In memory a wide P takes the room of two: its rounding, and the error of the rounding. So only every second of the steps that
+// fused_forward keeps is kept for such a problem, its P and not its P°; the others are recomputed from the step after them.
 
 #ifndef CAREFUL_ABOVE  // set by the compiler when tests look at the fast path alone
 #define CAREFUL_ABOVE (4 * max(16, shape.n))
 #endif
 
-// How much smaller P may be along some action than elsewhere, w |b|^2 max(P) / 32: all digits that were ever lost. It is not
-// divided for a single action, and times 4 where Q is next to nothing, so that nothing has brought them back. More than any
-// number if P is none: a minimum was missing at a later step, or digits to see it by.
+// How much smaller P may be along some action than elsewhere, w |b|^2 max(P) / 32: it counts all digits that were ever lost.
+// A single action is not divided by 32. If Q is next to nothing, it is multiplied by 4, because nothing restores the digits.
+// The largest number if P is NaN: a minimum was missing at a later step, or the digits to find it.
 __device__ __forceinline__ real faintest(const Problem &p, const Shape &shape, int t, const real (&P)[ROWS][N]) {
     real largest = 0, of_Q = 0, cheapest = 0, fade[ACTIONS], fade_Q[ROWS];
     p.Q_fade(t, fade_Q);
@@ -47,7 +47,7 @@ __device__ __forceinline__ real faintest(const Problem &p, const Shape &shape, i
     return largest * cheapest * (1000 * of_Q < largest ? (real)4 : (real)(shape.m > 1 ? 0.03125 : 1));
 }
 
-// the sum of two doubles, of which the second is the rounding error of the first
+// the sum of two doubles; the second is the rounding error of the first
 struct Two {
     double hi, lo;
     __device__ Two() : hi(0), lo(0) {}
@@ -55,7 +55,7 @@ struct Two {
     __device__ Two(double hi, double lo) : hi(hi), lo(lo) {}
 };
 
-// Rounded one by one, never contracted into a fused multiply-add: what is lost in rounding is what is computed here.
+// Rounded one by one, never contracted into a fused multiply-add, because these functions compute the rounding errors.
 __device__ __forceinline__ double added(double x, double y) { return __dadd_rn(x, y); }
 __device__ __forceinline__ double multiplied(double x, double y) { return __dmul_rn(x, y); }
 __device__ __forceinline__ Two normal(double hi, double lo) {
@@ -214,8 +214,8 @@ __device__ __forceinline__ void push_wide(const Problem &p, const wide (&e)[M], 
         for (int r = 0; r < ROWS; ++r) x[r] = x[r] + widely(p.Bt[j * B_ROW + p.row(r)]) * e[j];
 }
 
-// x = A h becomes the next state, x + B e, and lam its co-state, P x; before that, y and e are refined once: what they miss
-// -B' λ - pull by, and what that moves.
+// x = A h becomes the next state, x + B e, and lam its co-state, P x. Before that, y and e are refined once, by the residual
+// of y = -B' λ - pull.
 __device__ __forceinline__ void refine_wide(
     const Inputs &in, const Shape &shape, Problem &p, int t, const wide (&absorbed)[ROWS][N], const wide (&P)[ROWS][N],
     wide (&x)[ROWS], const real *pull, wide (&y)[M], wide (&e)[M], wide (&lam)[ROWS]) {
@@ -242,8 +242,8 @@ __device__ __forceinline__ void refine_wide(
     multiply_wide(p.group, P, x, lam);
 }
 
-// As fused_forward's loop over the steps. What it says of kept steps: -1 for the digits that were lost, and P of every second
-// step below top.
+// As fused_forward's loop over the steps. For kept steps it writes -1 as the number of lost digits, and P of every second step
+// below top.
 __device__ __noinline__ void forward_carefully(
     const Inputs in, const Shape shape, Problem p, int bottom, int top, const real *end, int every, real *points, real *kept,
     real *lost, real *u_out) {
@@ -267,7 +267,7 @@ __device__ __noinline__ void forward_carefully(
         u_out[p.index * shape.m + j] = narrow(widely(in.r_inv[p.index * shape.m + j]) * y[j]);
 }
 
-// What a lane has of the gradients of its problem.
+// A lane's part of the gradients of its problem.
 template <typename number>
 struct Gradients {
     number a[ROWS], B[ROWS][M], Q[ROWS][N], r_inv[ACTIONS], decay_A[ROWS], decay_B[ACTIONS], decay_Q[ROWS];

@@ -1,5 +1,5 @@
-// What kernels over many small problems have in common: vectors spread over the neighbouring lanes of a warp that share a
-// problem, and matrices that all lanes of a warp read and write together.
+// Shared by the kernels over many small problems: vectors spread over the neighbouring lanes of a warp that share a problem,
+// and matrices that all lanes of a warp read and write together.
 //
 // Set by the compiler: N, M (padded sizes), LANES (that share a problem), THREADS, and real (float or double).
 
@@ -119,8 +119,8 @@ struct Warp {
         __syncwarp(mask);
     }
 
-    // and out of it, or its symmetric part (the same to the bit on both sides); added to what is there unless it is the
-    // first part
+    // and out of it, or its symmetric part (the same to the bit on both sides); the first part is written, later ones are
+    // added
     template <int COLUMNS, bool SYMMETRIC = false>
     __device__ __forceinline__ void write(real *to, int n, int columns, const real *room, bool first_part = true) const {
         const real *rooms = room - own * ROOM;

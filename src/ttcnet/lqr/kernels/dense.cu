@@ -1,10 +1,9 @@
-// Dense problems, each by the lanes of a group: the passes of dense_cpu_loops.py. See dense.cuh for a step, and for what
-// fields are like. Outputs are null where they are not wanted. Problems first..last-1 are solved; what is kept of them and
-// their slopes begin with the first.
+// Dense problems, each by the lanes of a group: the passes of dense_cpu_loops.py. See dense.cuh for a step and for the layout
+// of fields. Unwanted outputs are null. Problems first..last-1 are solved; kept numbers and slopes begin with the first.
 
 #include "dense.cuh"
 
-// p and what the actions know of it, for all steps, (T, N + M)
+// p and its effect on the actions, for all steps, (T, N + M)
 __device__ void all_slopes(
     const Problem &p, const Right &right, const real *kept, real *slopes, real *K, real *k, bool gains
 ) {
@@ -19,7 +18,7 @@ __device__ void all_slopes(
         if (gains) {
             divide<true>(p, p.z);
             EACH(j, M) k[(long long)t * M + j] = p.z[j];
-            // a column of F is the drift of a state of one: each lane decides for columns of its own
+            // a column of F is the drift of a unit state: each lane decides its own columns
             real *target = K + (long long)t * M * N;
             EACH(i, N) {
                 real *column = target + i;
@@ -138,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_forward(
     }
 }
 
-// A step of a gradient: of the problem's own steps, or added to what earlier steps have left
+// A step of a gradient: written for a step of its own, or added to the sum of earlier steps
 struct Target {
     real *to;
     bool add;
@@ -173,9 +172,9 @@ __device__ __forceinline__ void put_sum(const Problem &p, Target target, int siz
 }
 
 // The adjoint problem: the same matrices, and for linear terms the gradients du, dh, dcostate of a loss; its solution is
-// z, x, lam of p. The cost, with the gradient dcost, is quadratic: half of it is put to the solution of the adjoint, half
-// to products with it. Gradients go to where there is something to write to, and the solution so changed to u2, h2, lam2.
-// `steps`: which gradients have steps of their own. What was kept is found again if `again`.
+// z, x, lam of p. The cost, with the gradient dcost, is quadratic: half of it is added to the solution of the adjoint, half
+// to products with it. Gradients are written unless their pointer is null, and the solution with that half to u2, h2, lam2.
+// `steps`: which gradients have steps of their own. If `again`, kept numbers are recomputed.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_backward(
     FIELDS, real *kept, int again, real *slopes, const given *u, const given *h, const given *costate, const given *du,
     const given *dh, const given *dcostate, const given *dcost, int steps, real *dA, real *dB, real *dQ, real *dR,

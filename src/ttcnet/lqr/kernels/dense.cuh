@@ -1,9 +1,9 @@
 // A dense problem as the lanes that share it see it, and a step of dynamic programming: the arithmetic of
-// dense_cpu_steps.py, whose head explains it. Matrices of the step at hand lie in shared memory; what a step keeps (P, and
-// v and d of every action) in global memory.
+// dense_cpu_steps.py, whose head explains it. Matrices of the current step lie in shared memory; kept numbers (P, and v and
+// d of every action) in global memory.
 //
 // Set by the compiler: N and M (states and actions), LANES (that share a problem: up to a warp, or a whole block), THREADS
-// (of a block), real (float or double, what is computed in) and given (what fields are stored in).
+// (of a block), real (float or double, for computing) and given (the type of stored fields).
 
 #define LD (N | 1)                 // entries from one row to the next: odd, so that columns lie in different banks
 #define LDM (M | 1)
@@ -12,7 +12,7 @@
 #define ENTRIES (HALF + M * N + M) // that a step keeps
 #define VECTORS (9 * N + 3 * M)
 #define SHARED ((2 * N + WIDE + 2 * M) * LD + M * LDM + VECTORS)  // that a problem has; the launcher computes the same
-#define REFINED 4                  // the d from which on P is refined
+#define REFINED 4                  // above this d, P is refined
 #define EACH(e, size) _Pragma("unroll 1") for (int e = p.lane; e < (size); e += LANES)
 
 enum Field { A_, B_, Q_, R_, H0_, R1_, Q1_, C_, CROSS_, QF_ };  // bits of `timed`, rows of `rows`
@@ -127,7 +127,7 @@ __device__ bool set_up(FIELDS, real *memory, Problem &p, long long &index) {
     return true;
 }
 
-// to <- from, or zero where there is none
+// to <- from, or zero if there is none
 __device__ __forceinline__ void read_vector(const Problem &p, const given *from, int size, real *to) {
     EACH(i, size) to[i] = from ? (real)from[i] : 0;
 }
@@ -309,7 +309,7 @@ __device__ real descend(const Problem &p, real *kept) {
     return largest;
 }
 
-// What step t has kept: P, v of every action into G; d stays where it is
+// Kept numbers of step t: P, v of every action into G; d stays in place
 __device__ const real *recall(const Problem &p, const real *kept, int t) {
     const real *row = kept + (long long)t * ENTRIES;
     p.sync();
@@ -344,7 +344,7 @@ struct Right {
 };
 
 // A step of the recursion for the slopes: from `ahead`, p behind the step, to `before`, the slope before it, without the
-// linear cost of that state. z becomes the actions from h = 0, known what they know of p.
+// linear cost of that state. z becomes the actions from h = 0, known the effect of p on them.
 __device__ void slope(const Problem &p, const Right &right, const real *d, int t) {
     read_vector(p, right.r_at(t), M, p.rho);
     EACH(i, N) p.x[i] = p.ahead[i];
@@ -370,7 +370,7 @@ __device__ void slope(const Problem &p, const Right &right, const real *d, int t
 }
 
 // A step forward from h: x becomes the next state, lam its co-state, z the actions in units of their cost, rho the linear
-// cost of these. `slopes` has p and what the actions know of it, for every step, if there are any.
+// cost of these. `slopes` has p and its effect on the actions, for every step, if there are any.
 __device__ void roll(const Problem &p, const Right &right, const real *slopes, const real *d, int t) {
     const real *row = slopes ? slopes + (long long)t * (N + M) : nullptr;
     EACH(i, N) p.ahead[i] = row ? row[i] : 0;
@@ -411,8 +411,8 @@ __device__ __forceinline__ real action_unmet(const Problem &p, int j, real linea
     return part_of(left, size);
 }
 
-// How far the entries of a co-state that this lane has are from what its own state costs and what comes back from the
-// next (null for nothing), over the largest term of all entries
+// The violation of a co-state's equation in this lane's entries, over the largest term of all entries. A co-state is the
+// slope of its own state's cost plus the share of the next co-state (null for nothing)
 __device__ __forceinline__ real costate_unmet(const Problem &p, const real *lam, const real *own, const real *back) {
     real left = 0, size = 0;
     EACH(i, N) left = larger(left, size_of(lam[i] - own[i] - (back ? back[i] : 0)));

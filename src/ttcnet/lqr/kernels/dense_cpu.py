@@ -1,7 +1,7 @@
 """Dense problems on the CPU: dense_cpu_loops.py over torch's threads.
 
-Fields go in as they are: what problems or steps share is neither expanded nor copied. A pass over the problems is cut
-into pieces of whole blocks, so that Ctrl-C is answered between them.
+A field that problems or steps share is neither expanded nor copied. A pass over the problems is cut into pieces of
+whole blocks, so that Ctrl-C is answered between them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ FIELDS = ("A", "B", "Q", "R", "h0", "r", "q", "c", "N", "Qf")
 LARGEST = 64  # states or actions
 CACHE = 1 << 18  # bytes that a matrix of all problems of a block may take
 NUMPY: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
-KEPT = 1 << 30  # bytes that the forward pass may keep for the backward pass, which works the rest out again
+KEPT = 1 << 30  # bytes that the forward pass may keep for the backward pass, which recomputes the rest
 
 
 class Given(NamedTuple):
-    """Fields as arrays, (count, steps, ...), and for every problem which of the `count` is its own. What was expanded
-    is read once."""
+    """Fields as arrays, (count, steps, ...), and for every problem the index of its own among the `count`. An expanded
+    field is read once."""
 
     arrays: dict[str, Any]
     forms: dict[str, tuple[bool, int]]  # whether all problems share a field, and its steps, before it was narrowed
@@ -85,7 +85,7 @@ def _width(given: Given, itemsize: int) -> int:
 
 
 def _work(given: Given, dtype: Any) -> tuple[int, tuple[int, ...]]:
-    """The number of problems side by side, and the shape of what is kept of all of them."""
+    """The number of problems side by side, and the shape of the kept numbers of all of them."""
     width = _width(given, np.dtype(dtype).itemsize)
     entries = given.n * (given.n + 1) // 2 + given.m * given.n + given.m
     return width, (-(-given.problems // width), given.horizon, entries, width)
@@ -114,8 +114,8 @@ def _effort(given: Given, width: int) -> int:
 
 
 def forward(given: Given, work: torch.dtype, keep: bool, gains: bool) -> tuple[dict[str, Tensor], Any, Tensor, Tensor]:
-    """The solution (u, h, costate, cost, and K, k, P, p if `gains`), what is kept for `backward`, and of every problem
-    the largest d and how far its conditions are from being met. `work` is the dtype to compute in."""
+    """The solution (u, h, costate, cost, and K, k, P, p if `gains`), the numbers kept for `backward`, and for every
+    problem the largest d and the violation of its conditions. `work` is the dtype to compute in."""
     N, T, n, m = given.problems, given.horizon, given.n, given.m
     dtype, kind = given.arrays["B"].dtype, NUMPY[work]
     width, shape = _work(given, kind)
@@ -170,7 +170,7 @@ def backward(
 
 @cache
 def _compiled(name: str, dtype: Any, work: Any) -> Callable[..., None]:
-    """A function of dense_cpu_loops; says so if compiling takes long."""
+    """A function of dense_cpu_loops; logs a line if it has to be compiled, which takes long."""
     from . import dense_cpu_loops  # imports numba
 
     run: Callable[..., None] = getattr(dense_cpu_loops, name)

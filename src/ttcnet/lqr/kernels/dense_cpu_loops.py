@@ -1,6 +1,6 @@
 """The passes of dense_cpu.py, compiled by numba at first use and kept on disk; dense_cpu_steps.py has a step of each.
 
-numba compares the date of this file alone with that of what it keeps: change it as well after a change over there.
+numba compares the date of this file alone with that of its cache: after a change over there, change this file as well.
 """
 
 from __future__ import annotations
@@ -192,8 +192,8 @@ def _gather(
     store: Array, sums: Array, acc: Array, p: int, count: int, piece: int, t: int, a: Array, b: Array, a2: Array,
     b2: Array, even: bool,
 ) -> None:  # fmt: skip
-    """a b' + a2 b2' of every problem is added to where it is wanted: to `sums` for what all problems share, to `store`
-    for what every problem and step has of its own, to `acc` for what the steps of a problem share."""
+    """Adds a b' + a2 b2' of every problem: to `sums` for a field that all problems share, to `store` for a field of
+    every problem and step, to `acc` for one that the steps of a problem share."""
     for s in range(count):
         if sums.shape[0]:
             _add_outer(sums[piece, t if sums.shape[1] > 1 else 0], a[s], b[s], a2[s], b2[s], even)
@@ -220,7 +220,7 @@ def _turn(x: Array, out: Array) -> None:
 
 @_compile
 def _saved(source: Array, p: int, last: int, t: int, out: Array) -> None:
-    """What a pass has written for step t, (problems, T, i), to (width, i)."""
+    """Output of a pass for step t, (problems, T, i), to (width, i)."""
     for s in range(out.shape[0]):
         x = source[min(p + s, last - 1), t]
         for i in range(out.shape[1]):

@@ -6,10 +6,10 @@ z = L' u, so that every action costs 1/2 z² and is absorbed into P one by one:
 
     v = P b        d = 1 + b' v        P <- P - v v' / d
 
-That is a difference. Where d is large it is refined: P b is then v / d, and what it lacks is put into P by the smallest
-symmetric change. A step keeps P, and v and d of each action; the actions are decided in reverse order, each from what
-it saw. A cross term is eliminated first: with ν = N L^-T, the actions z + ν' h have none, and act on A - B ν' with the
-state cost Q - ν ν'.
+That is a difference. If d is large it is refined: P b must then be v / d, and the smallest symmetric change of P makes
+it so. A step keeps P, and v and d of each action; the actions are decided in reverse order, each from its own v. A
+cross term is eliminated first: with ν = N L^-T, the actions z + ν' h have none, and act on A - B ν' with the state cost
+Q - ν ν'.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from ttcnet.compile_cache import jit
 
 Array = Any
-REFINED = 4.0  # the d from which on P is refined
+REFINED = 4.0  # above this d, P is refined
 _compile = jit(nogil=True, fastmath={"contract", "nsz"}, error_model="numpy")
 
 
@@ -55,7 +55,7 @@ def lower_half(source: Array, at: Array, p: int, last: int, t: int, out: Array) 
 
 @_compile
 def vector(source: Array, at: Array, p: int, last: int, t: int, out: Array) -> None:
-    """Zero where there is no source."""
+    """A copy of the source, or zero if there is none."""
     if source.shape[0] == 0:
         out[:] = 0.0
         return
@@ -68,7 +68,8 @@ def vector(source: Array, at: Array, p: int, last: int, t: int, out: Array) -> N
 
 @_compile
 def cholesky(L: Array, m: int, least: Array) -> None:
-    """In place, of the lower halves; NaN where there is none. least becomes the smallest pivot, at most what it was."""
+    """In place, of the lower halves; NaN if there is none. least becomes the smallest pivot, or stays if it is
+    smaller."""
     width = L.shape[1]
     for i in range(m):
         for j in range(i + 1):
@@ -297,8 +298,8 @@ def linear(
     row: Array, A: Array, Bt: Array, nu: Array, crossed: bool, rho: Array, c: Array, p: Array, known: Array, x: Array,
     z: Array, lam: Array, before: Array, f: Array,
 ) -> None:  # fmt: skip
-    """A step of the recursion for the slopes: from p behind a step, what its actions know of it, and the slope `before`
-    the step, without the linear cost of that state. z becomes the actions from h = 0."""
+    """A step of the recursion for the slopes: from p after a step to its effect on the actions, and to the slope
+    `before` the step, without the linear cost of that state. z becomes the actions from h = 0."""
     m, n, width = Bt.shape
     half = n * (n + 1) // 2
     x[:] = p
@@ -364,8 +365,8 @@ def note(left: Array, size: Array, worst: Array) -> None:
 
 @_compile
 def check_costate(lam: Array, own: Array, back: Array, left: Array, size: Array, worst: Array) -> None:
-    """A co-state is the slope of its own state's cost, and what comes back from the next co-state. worst becomes the
-    largest violation, over the largest term, of this and of all that was checked before."""
+    """A co-state is the slope of its own state's cost plus the share of the next co-state. worst becomes the largest
+    violation, over the largest term, of this condition and of all that were checked before."""
     n, width = lam.shape
     left[:] = 0.0
     size[:] = 0.0

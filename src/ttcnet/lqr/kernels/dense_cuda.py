@@ -1,8 +1,8 @@
 """Dense problems on a CUDA device: dense.cu, compiled at run time for the sizes at hand.
 
-Fields go in as they are: what problems or steps share is neither expanded nor copied. Gradients of what all problems
-share are products of trajectories, summed by a matrix product. `run` starts a kernel: nvrtc.run on a GPU; tests pass
-one that emulates a GPU on the CPU.
+A field that problems or steps share is neither expanded nor copied. The gradient of a field that all problems share is
+a product of trajectories, summed by a matrix product. `run` starts a kernel: nvrtc.run on a GPU; tests pass one that
+emulates a GPU on the CPU.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["LARGEST", "Given", "backward", "forward", "obstacle", "read"]
 
 FIELDS = ("A", "B", "Q", "R", "h0", "r", "q", "c", "N", "Qf")
 LARGEST = 64  # states or actions
-KEPT = 4 << 30  # bytes that a pass may keep; the backward pass works the rest out again
+KEPT = 4 << 30  # bytes that a pass may keep; the backward pass recomputes the rest
 BLOCK = 48 * 1024  # bytes of shared memory up to which a block has several problems
 C_NAMES = {torch.float32: "float", torch.float64: "double"}
 
 
 class Given(NamedTuple):
-    """Fields as tensors, (count, steps, ...), and for every problem which of the `count` is its own: all the same one,
-    the one of its own number, or a row of `rows`, (fields, problems)."""
+    """Fields as tensors, (count, steps, ...), and for every problem the index of its own among the `count`: the same
+    for all, its own number, or a row of `rows`, (fields, problems)."""
 
     tensors: dict[str, Tensor]
     forms: dict[str, tuple[bool, int]]  # whether all problems share a field, and its steps, before it was narrowed
@@ -65,7 +65,7 @@ def obstacle(n: int, m: int, dtype: torch.dtype, device: torch.device) -> str | 
     if why is not None:
         return why
     if torch.cuda.is_current_stream_capturing():
-        return "they look at what was lost, which the capture of a CUDA graph does not allow"
+        return "they read how many digits were lost, which is impossible while a CUDA graph is captured"
     room = nvrtc.most_shared_bytes(torch.cuda.current_device() if device.index is None else device.index)
     needed = 8 * _shared(n, m)  # float32 may have to be solved again in float64
     if needed > room:
@@ -104,8 +104,8 @@ def read(fields: dict[str, Tensor], batch: torch.Size, horizon: int) -> Given:
 def forward(
     given: Given, work: torch.dtype, keep: bool, gains: bool, run: Run | None = None
 ) -> tuple[dict[str, Tensor], Tensor | None, Tensor, Tensor]:
-    """The solution (u, h, costate, cost, and K, k, P, p if `gains`), what is kept for `backward`, and of every problem
-    the largest d and how far its conditions are from being met. `work` is the dtype to compute in."""
+    """The solution (u, h, costate, cost, and K, k, P, p if `gains`), the numbers kept for `backward`, and for every
+    problem the largest d and the violation of its conditions. `work` is the dtype to compute in."""
     count, T, n, m = given.problems, given.horizon, given.n, given.m
     like = given.tensors["B"]
     sizes = {"u": (count, T, m), "h": (count, T + 1, n), "costate": (count, T + 1, n), "cost": (count,)}
@@ -204,7 +204,7 @@ def _room(like: Tensor, dtype: torch.dtype, *size: int) -> Tensor:
 
 
 def _entries(n: int, m: int) -> int:
-    """That a step keeps: ENTRIES of dense.cuh."""
+    """Numbers that a step keeps: ENTRIES of dense.cuh."""
     return n * (n + 1) // 2 + m * n + m
 
 
@@ -232,8 +232,8 @@ def _launch_all(
 
 @cache
 def _launch(kernel: str, n: int, m: int, problems: int, given: torch.dtype, work: torch.dtype) -> Launch:
-    """A group of lanes for every problem: one for each row of a matrix, more where there are few problems, and a block
-    of its own for a large one. A block has several groups if its shared memory is still small then."""
+    """A group of lanes for every problem: one lane for each row of a matrix, more if problems are few, and a whole
+    block for a large problem. A block has several groups if its shared memory stays small."""
     lanes = 128 if n > 32 else max(4, 1 << (n - 1).bit_length())
     if lanes < 32 and n > 4 and problems < 16384:
         lanes = 32

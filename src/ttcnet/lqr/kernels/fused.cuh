@@ -88,7 +88,7 @@ struct Problem {
         const int k = row(r);
         return Q[((r * (N / 4) + k / 4) * LANES + group.lane) * 4 + k % 4];
     }
-    // what the owner of action j has in its r-th place
+    // the r-th entry of the owner of action j
     __device__ real weight(const real (&w)[ACTIONS], int r, int j) const { return group.from(w[r % ACTIONS], j / ACTIONS); }
 
     __device__ void A_fade(int t, real (&scale)[ROWS]) const {
@@ -226,7 +226,7 @@ __device__ __forceinline__ void prefetch(const real *memory, int which, const Sh
         asm volatile("prefetch.global.L1 [%0];" ::"l"(from + line * 128));
 }
 
-// A value matrix P that was kept, or Qf, which was brought into the room.
+// A value matrix P that was kept, or Qf, which is in the room already.
 __device__ __forceinline__ void fetch(const real *kept, const real *room, const Shape &shape, const Problem &p, real (&P)[ROWS][N]) {
     if (kept) recall(kept, 0, shape, p, P);
     else symmetric_part(p, room, P);

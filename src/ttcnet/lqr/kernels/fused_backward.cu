@@ -4,7 +4,7 @@
 #include "fused.cuh"
 #include "careful.cuh"
 
-#define REFINE_ABOVE 4                    // 1 + w s from which on P° has too few digits left to be used alone
+#define REFINE_ABOVE 4                    // above this 1 + w s, P° has too few digits left to be used alone
 
 // A matrix of n rows and `columns` (of COLUMNS) columns for every problem, or, if SUM > 1, its sum over the problems of a
 // block, which are heads of one token.
@@ -63,7 +63,7 @@ __device__ __forceinline__ void reach(Problem &p, const real (&x)[N], const real
     }
 }
 
-// h += B e for the rows of this lane, where e is what was shared
+// h += B e for the rows of this lane; e was shared before
 __device__ __forceinline__ void push(const Problem &p, real (&h)[ROWS], real (&h2)[ROWS]) {
 #pragma unroll
     for (int j = 0; j < M; j += 4) {
@@ -87,8 +87,8 @@ struct Outputs {
     real *state, *da, *dB, *dQ, *dQf, *dr_inv, *ddecay_A, *ddecay_B, *ddecay_Q, *dh0;
 };
 
-// What a kernel found. fused_backward writes, and adds to earlier stretches; after it, fused_backward_carefully (`careful`) adds
-// alone. h, h2: the states at step top, kept for the next stretch if the problem is `mine`.
+// The results of a kernel. fused_backward writes, and adds to earlier stretches; after it, fused_backward_carefully (`careful`)
+// only adds. h, h2: the states at step top, kept for the next stretch if the problem is `mine`.
 __device__ __forceinline__ void finish(
     const Outputs &out, const Shape &shape, Problem &p, real *room, int bottom, int top, bool careful, bool mine, Gradients<real> &of,
     const real (&h)[ROWS], const real (&h2)[ROWS], real (&matrix)[ROWS][N]) {
@@ -158,11 +158,11 @@ __device__ __forceinline__ void nothing_yet(Gradients<real> &of, real (&h)[ROWS]
 
 // Forward in time through steps bottom + 1 .. top of two closed loops, the problem and its adjoint (names with a 2); adds up
 // gradients. kept, lost: P° of each of these steps and its largest 1 + w s; -1 leaves a problem to fused_backward_carefully. end: P at
-// step top; null is Qf. g: the gradient of the first actions. state: h and h2 at step bottom, and then at step top; and what their
-// rounding leaves out, where numbers are wide.
+// step top; null is Qf. g: the gradient of the first actions. state: h and h2 at step bottom, and then at step top; and, if
+// numbers are wide, the errors of their rounding.
 //
 // With λ = P° x at every step, x = A h and y = u / r_inv:  y = -B' λ,  h = x + B u,  and P h, the co-state that the gradients
-// want, is A λ' + Q h where λ' = P°' A h is what the next step begins with.
+// need, is A λ' + Q h; the next step begins with λ' = P°' A h.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) fused_backward(STRETCH) {
     UNPACK
     OUTPUTS
@@ -220,7 +220,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) fused_backward(STR
 #pragma unroll 1
         for (int t = bottom + 1; t <= top; ++t) {
             const bool last = t == top, refine = lost_digits > REFINE_ABOVE;
-            // on its way while this step is worked on
+            // loaded while this step is computed
             if (!last) lost_digits = lost[(t - bottom) * problems + p.index];
             if (t + 1 < top) prefetch(kept, t - bottom + 1, shape, p);
             real fade[ACTIONS], fade_Q[ROWS], y[ACTIONS], y2[ACTIONS], q[ACTIONS], q2[ACTIONS], e[ACTIONS], e2[ACTIONS];
@@ -300,7 +300,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) fused_backward(STR
                 }
                 if (pass == 1) break;
 
-                // what y misses by, and what that moves
+                // the residual of y, and its effect
                 p.group.gather(lam, lam2, full, full2);
                 reach(p, full, full2, q, q2);
                 real d[ACTIONS], d2[ACTIONS];
@@ -365,7 +365,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) fused_backward(STR
         }
         if (top < horizon)
             for (int k = lane; k < 2 * N; k += LANES) h_kept[2 * N + k] = 0;
-        // One action: where it is the only way to hold an unstable state, u hardly depends on its price, and the terms of dr_inv
+        // One action: if it is the only one that can hold an unstable state, u hardly depends on its price, and the terms of dr_inv
         // cancel. Those of Q do not: a cost that is scaled as a whole has the same minimum: r_inv dr_inv = <Q, dQ> + <Qf, dQf>.
         if (M == 4 && m == 1) {
 #pragma unroll
@@ -378,8 +378,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) fused_backward(STR
     finish(out, shape, p, room, bottom, top, false, mine, of, h, h2, P);
 }
 
-// The same for the problems that fused_forward went through carefully, after fused_backward, which wrote zeros for them. A kernel
-// of its own: beside a call of this size the other would not get by with its registers. Blocks without such a problem end at once.
+// The same for the problems that fused_forward went through carefully, after fused_backward, which wrote zeros for them. A separate
+// kernel, because with a call of this size the other kernel would run out of registers. Blocks without such a problem end at once.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) fused_backward_carefully(STRETCH) {
     const long long before = (long long)blockIdx.x * GROUPS;
     bool any = false;
@@ -397,6 +397,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fused_backward_carefull
     nothing_yet(of, h, h2);
     const bool mine = lost[p.index] < 0;
     if (mine) backward_carefully(in, shape, p, bottom, top, end, kept, g, state, dh0, of, h, h2);
-    __syncwarp(p.group.mask);  // all lanes have read what they exchanged there
+    __syncwarp(p.group.mask);  // all lanes have read the exchanged vectors
     finish(out, shape, p, room, bottom, top, true, mine, of, h, h2, matrix);
 }

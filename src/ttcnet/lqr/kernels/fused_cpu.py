@@ -1,11 +1,11 @@
 """backend="fused" on the CPU: the stable recursion by numba, problems spread over torch's threads and over SIMD.
 
-Work that takes a core longer than a moment is done in pieces, on threads of its own, while the caller waits: so Ctrl-C
-is answered at once, and what was not begun is dropped.
+Work that takes a core longer than a moment is done in pieces, on separate threads, while the caller waits: so Ctrl-C is
+answered at once, and pieces that have not begun are dropped.
 
-As in fused_forward.cu, the actions of a step are absorbed into P one by one. A step keeps its P and what each action
-saw, v = P b before it was absorbed; the closed loop then decides the actions in reverse order, which costs no digits.
-Where actions are so cheap that P loses digits, float32 is solved again in float64, and float64 by the reference.
+As in fused_forward.cu, the actions of a step are absorbed into P one by one. A step keeps its P, and v = P b of each
+action before it was absorbed; the closed loop then decides the actions in reverse order, which costs no digits. If
+actions are so cheap that P loses digits, float32 is solved again in float64, and float64 by the reference.
 """
 
 from __future__ import annotations
@@ -103,11 +103,12 @@ def _nothing_lost(family: Family) -> Tensor:
 
 
 def _hard(family: Family, lost: Tensor, limit: float) -> Tensor:
-    """Which problems have lost more digits than they can spare: in float32 to be solved again in float64, in float64 by
-    the reference, which has another way for them.
+    """The problems that have lost more digits than they can spare. Those in float32 are solved again in float64, those
+    in float64 by the reference, which has a careful way.
 
-    P - v v' w / (1 + w b' v) loses the digits of 1 + w b' v. Many small steps do the same, and make P smaller along b
-    than elsewhere: so w |b|^2 max(P) / 32 at the first step counts as well (see careful.cuh for when it counts more).
+    P - v v' w / (1 + w b' v) loses as many digits as 1 + w b' v has. Many small steps lose digits too, and make P
+    smaller along b than elsewhere: so w |b|^2 max(P) / 32 at the first step counts as well (careful.cuh says when it
+    counts more).
     """
     return ~(lost <= (max(64, 4 * family.a.shape[-1]) if family.a.dtype == torch.float32 else limit))  # NaN, too
 
@@ -155,8 +156,8 @@ def _spread(compute: Callable[..., None], family: Family, arguments: tuple[Any, 
 
 
 def in_pieces(compute: Callable[[int, int], None], pieces: list[tuple[int, int]], workers: int) -> None:
-    """compute(first, last) for all pieces. An interrupt does not wait for those that have begun: their threads are
-    daemons, which hold no process back, and what they write to is theirs."""
+    """compute(first, last) for all pieces. An interrupt does not wait for pieces that have begun: their threads are
+    daemons, which do not keep a process alive, and nobody else uses the memory that they write to."""
     done: SimpleQueue[BaseException | None] = SimpleQueue()
     stopped = threading.Event()
 
@@ -181,7 +182,7 @@ def in_pieces(compute: Callable[[int, int], None], pieces: list[tuple[int, int]]
 
 @cache
 def _daemons(workers: int) -> SimpleQueue[Callable[[], None]]:
-    """A queue of work, for so many threads that stay: new ones each time would leave memory behind."""
+    """A queue of work for `workers` threads that stay alive: new threads for every call would leak memory."""
     todo: SimpleQueue[Callable[[], None]] = SimpleQueue()
 
     def work() -> None:
@@ -199,13 +200,13 @@ def _pool(workers: int) -> ThreadPoolExecutor:
 
 
 if hasattr(os, "register_at_fork"):
-    for of_threads in (_pool, _daemons):  # a forked process has none of its parent's
+    for of_threads in (_pool, _daemons):  # a forked process has no threads of its parent
         os.register_at_fork(after_in_child=of_threads.cache_clear)
 
 
 @cache
 def _compiled(name: str, dtype: torch.dtype) -> Callable[..., None]:
-    """A function of fused_cpu_loops, compiled for `dtype` or found on disk; says so if that takes long."""
+    """A function of fused_cpu_loops, compiled for `dtype` or found on disk; logs a line if compiling takes long."""
     from . import fused_cpu_loops  # imports numba
 
     notice = "ttcnet: compiling the %s pass for the CPU in %s, once on this machine (about 10 s) ..."

@@ -22,7 +22,7 @@ _compile = jit(nogil=True, fastmath={"contract", "nsz"}, error_model="numpy")
 
 @_compile
 def _fade(rate: Array, t: int, out: Array) -> None:
-    """exp(-t rate), with zero for what is too small for normal numbers (see arithmetic.decayed)."""
+    """exp(-t rate), with zero for values too small for normal numbers (see arithmetic.decayed)."""
     smallest = 16.0 * math.sqrt(np.finfo(rate.dtype).tiny)
     width = rate.shape[1]
     for i in range(len(rate)):
@@ -77,7 +77,8 @@ def _absorb(P: Array, b: Array, w: Array, v: Array, d: Array, scaled: Array, sca
 
 @_compile
 def _look(b: Array, w: Array, top: Array, size: Array, largest: Array) -> None:
-    """Makes largest at least w |b|^2 max(P) / 32, max(P) in top: how much smaller P may be along b than elsewhere."""
+    """Raises largest to at least w |b|^2 max(P) / 32, with max(P) in top: how much smaller P may be along b than
+    elsewhere."""
     n, width = b.shape
     size[:] = 0.0
     for i in range(n):
@@ -102,7 +103,7 @@ def _top(P: Array, n: int, top: Array) -> None:
 
 @_compile
 def _weigh(top: Array, Q: Array, decay_Q: Array, m: int) -> None:
-    """max(P) at the first step counts more for a single action, and where Q is next to nothing: see careful.cuh."""
+    """max(P) at the first step counts more for a single action, and if Q is next to nothing: see careful.cuh."""
     n, width = decay_Q.shape
     for s in range(width):
         of_Q = 0.0
@@ -148,7 +149,8 @@ def _step_back(P: Array, t: int, a: Array, Q: Array, decay_A: Array, decay_Q: Ar
 
 @_compile
 def _side_by_side(source: Array, first: int, last: int, per: int, out: Array) -> None:
-    """Vectors of neighbouring problems, (problems, size), into (size, width); the last one fills what is left."""
+    """Vectors of neighbouring problems, (problems, size), into (size, width); the last one fills the remaining
+    columns."""
     width = out.shape[-1]
     for s in range(width):
         p = min(first + s, last - 1) // per
@@ -290,7 +292,7 @@ def backward(
                 _lower_half(Qf, p, last, 1, P)
             else:
                 P[:, : min(width, last - p)] = kept[top // stretch - 1, :, p : min(p + width, last)]
-            for t in range(top, bottom, -1):  # backward in time: what the closed loop needs of every step
+            for t in range(top, bottom, -1):  # backward in time: numbers of every step that the closed loop needs
                 q = t - bottom - 1
                 Ps[q] = P
                 if t == bottom + 1:

@@ -21,7 +21,7 @@ __all__ = ["LARGEST", "backward", "checkpoints", "forward", "why_not"]
 
 
 def forward(family: Family, horizon: int, keep: bool, run: Run | None = None) -> tuple[Tensor, Tensor]:
-    """The first actions, and what `backward` needs of the way there (nothing if not `keep`)."""
+    """The first actions, and the tensors that `backward` needs (none if not `keep`)."""
     run, steps = run or nvrtc.run, _kept_steps(family, horizon)
     u = torch.empty_like(family.r_inv)
     room = u.new_empty(checkpoints(family, horizon) if keep else 0)
@@ -70,7 +70,8 @@ def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: 
 
 
 def checkpoints(family: Family, horizon: int) -> tuple[int, ...]:
-    """The shape of what `forward` keeps for `backward`: P° and its lost digits of every step, or some P, twice each."""
+    """The shape of the tensor that `forward` keeps for `backward`: P° and its lost digits of every step, or some P,
+    twice each."""
     steps, size, (problems, _) = _kept_steps(family, horizon), _kept_size(family), _size(family)
     return (problems * (horizon * (size + 1) if steps.at_once else 2 * steps.points * size),)
 
@@ -129,7 +130,7 @@ def _advance(
 
 
 def _parts(family: Family, kept: Tensor | None, steps: int) -> tuple[Tensor | None, Tensor | None]:
-    """What is kept of so many steps: the matrices P°, and the digits that each lost."""
+    """Numbers kept of `steps` steps: the matrices P°, and the digits that each lost."""
     if kept is None:
         return None, None
     return kept, kept[steps * _size(family)[0] * _kept_size(family) :]

@@ -17,7 +17,7 @@ class Form:
 
     halves: check-points hold the lower half of the symmetric P: less memory, and rows that are put together again.
     whole: P of every step is kept where that takes little memory, so that the backward pass recomputes nothing.
-    fours: four actions are absorbed together where a lane has one row of 16 or 32, that is, where problems are few.
+    fours: four actions are absorbed together if a lane has one row of 16 or 32, that is, if problems are few.
     """
 
     halves: bool = False
@@ -45,7 +45,7 @@ def choose(problems: int, N: int) -> Form:
 
 @contextmanager
 def forced(form: Form) -> Iterator[None]:
-    """One form for whatever is planned and differentiated meanwhile. For benchmarks and tests."""
+    """Inside, every plan and its gradients use this form. For benchmarks and tests."""
     global _forced
     before, _forced = _forced, form
     try:
@@ -75,9 +75,9 @@ def lanes(problems: int, N: int, backward: bool) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class KeptSteps:
-    """What is kept of the value matrices. The backward pass needs those of `kept` steps at a time, in forward order. If
-    that is the whole horizon, the forward pass keeps them all. Otherwise it keeps one in `stride` steps, and the
-    backward pass finds the others again: stretches of `stride` steps, if longer than `kept`, by way of one in `kept`.
+    """Which value matrices are kept. The backward pass needs those of `kept` steps at a time, in forward order. If that
+    is the whole horizon, the forward pass keeps them all. Otherwise it keeps one in `stride` steps, and the backward
+    pass recomputes the others: a stretch of `stride` steps that is longer than `kept` first recomputes one in `kept`.
     """
 
     horizon: int
@@ -104,6 +104,6 @@ def kept_steps(form: Form, problems: int, N: int, horizon: int, itemsize: int) -
     kept = SHORT if form.whole else {64: 4, 32: 8}.get(N, 16)
     if form.whole and horizon * problems * (kept_size(N, form.halves) + 1) * itemsize <= WHOLE_BYTES:
         return KeptSteps(horizon, horizon, horizon)
-    if horizon <= 16 * kept:  # asked so that torch.compile, for which the horizon is a symbol, need not know it
+    if horizon <= 16 * kept:  # written so that torch.compile, for which the horizon is a symbol, learns nothing of it
         return KeptSteps(horizon, kept, kept)
     return KeptSteps(horizon, kept, kept * math.ceil(math.sqrt(horizon / kept)))

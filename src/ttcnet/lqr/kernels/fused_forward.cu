@@ -18,8 +18,8 @@ __device__ __forceinline__ real root_of_ratio(real w, real d) {
 // x / d, or NaN unless d > 0
 __device__ __forceinline__ real share_of(real x, real d) { return d > 0 ? x / d : (real)rsqrtf(-1.0f); }
 
-// Actions j and j + 1 absorbed into P. v and v2: what they saw, P b, the second after the first was absorbed. d and d2:
-// their 1 + w s.
+// Actions j and j + 1 absorbed into P. v and v2: their P b, the second after the first was absorbed. d and d2: their
+// 1 + w s.
 __device__ __forceinline__ void absorb(Problem &p, int j, real w, real w2, real (&P)[ROWS][N], real (&v)[ROWS], real (&v2)[ROWS], real &d, real &d2) {
     real own[ROWS], own2[ROWS], odd[ROWS], odd2[ROWS];
 #pragma unroll
@@ -50,7 +50,7 @@ __device__ __forceinline__ void absorb(Problem &p, int j, real w, real w2, real 
         cross += v2[r] * own[r];
         s2 += v2[r] * own2[r];
     }
-    // With one row a lane, what counts is the wait: tell each other v at once, and scale it once the scales are known.
+    // With one row a lane, waiting takes the time: exchange v at once, and scale it when the scales are known.
     // With more, it is the number of instructions and registers: scale first.
     real full[N], full2[N];
     if (ROWS == 1) p.group.gather(v, v2, full, full2);
@@ -91,8 +91,8 @@ __device__ __forceinline__ void absorb(Problem &p, int j, real w, real w2, real 
     }
 }
 
-// Actions j .. j + 3 absorbed into P, a row of which a lane has, for fewer waits: what they see, the 4 x 4 products b'P b, one
-// each lane, an elimination that every lane does for itself, one update. Returns the largest 1 + w s, or `worst`.
+// Actions j .. j + 3 absorbed into P, one row in each lane, for fewer waits: their P b, the 4 x 4 products b'P b, one for each
+// lane, an elimination that every lane repeats, one update. Returns the largest 1 + w s, or `worst`.
 __device__ __forceinline__ real absorb_four(Problem &p, int j, const real (&w)[4], real (&P)[ROWS][N], real worst) {
     const int lane = p.group.lane, next = WIDEST + 4;
     real *seen = p.group.fours(0), *scaled = p.group.fours(1), v[4], odd[4], s[4][4];
@@ -113,7 +113,7 @@ __device__ __forceinline__ real absorb_four(Problem &p, int j, const real (&w)[4
 #pragma unroll
     for (int a = 0; a < 4; ++a) seen[a * next + lane] = v[a] += odd[a];
     __syncwarp(p.group.mask);
-    // lane 4 a + c: what action a has to do with what action c saw
+    // lane 4 a + c: b of action a times P b of action c
     const real *own = p.Bt + (j + lane / 4 % 4) * B_ROW, *other = seen + lane % 4 * next;
     real part[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -200,8 +200,8 @@ __device__ __forceinline__ void step_back(Problem &p, int t, real (&P)[ROWS][N])
     }
 }
 
-// The actions of the first step: absorbed in order, what each saw kept in V, then decided in reverse order. P becomes P°,
-// and the answer is the largest 1 + w s.
+// The actions of the first step: absorbed in order, P b of each kept in V, then decided in reverse order. P becomes P°. Returns
+// the largest 1 + w s.
 __device__ real decide(const Inputs &in, const Shape &shape, Problem &p, real *V, real (&P)[ROWS][N], real *u_out) {
     real fade[ACTIONS], rate[ACTIONS], gain[ACTIONS], u[ACTIONS], v[ROWS], v2[ROWS], d, d2, worst = 1;
     p.B_fade(1, fade);
@@ -248,8 +248,8 @@ __device__ real decide(const Inputs &in, const Shape &shape, Problem &p, real *V
 // Backward in time through steps top .. bottom + 1.
 // end: P at step top; null is Qf. points: where to keep every `every`-th P in between (P at bottom + every is the first),
 // or null. kept: where to keep P° of every step, and lost its largest 1 + w s (-1 says otherwise: see careful.cuh), or null.
-// u_out: the first actions, or null; wanted if bottom is 0. marks: a P that an earlier pass over all steps kept, which tells
-// whether it went carefully through this problem, as this one then does; null if there was none.
+// u_out: the first actions, or null; wanted if bottom is 0. marks: a P that an earlier pass over all steps kept, or null. It
+// shows whether that pass went carefully through this problem; then this one does too.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) fused_forward(
     PROBLEMS, int bottom, int top, const real *end, int every, real *points, real *kept, real *lost, real *u_out,
     const real *marks) {

@@ -1,4 +1,4 @@
-"""What starting a kernel takes: its source, the sizes that it is compiled for, its blocks and its shared memory."""
+"""The launch of a kernel: its source, the sizes that it is compiled for, its blocks and its shared memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Run = Callable[[Launch, torch.device, list[Argument]], None]
 
 
 class Kind(NamedTuple):
-    """What a launch depends on, of a family."""
+    """The properties of a family that a launch depends on."""
 
     problems: int
     heads: int

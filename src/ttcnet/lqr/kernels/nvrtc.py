@@ -1,5 +1,5 @@
 """Compiles CUDA C++ at run time and starts it, by way of two C libraries that every CUDA build of torch brings along:
-NVRTC, the compiler, and the driver. What was compiled is kept in the user's cache folder, so it is compiled once.
+NVRTC, the compiler, and the driver. Compiled kernels are kept in the user's cache folder, so each is compiled once.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _start(launch: Launch, index: int, arguments: list[int | Tensor | None]) -> 
 
 @cache
 def most_shared_bytes(index: int) -> int:
-    """That a block can have on this device."""
+    """Bytes of shared memory that a block can have on this device."""
     device, found = ctypes.c_int(), ctypes.c_int()
     _demand(_driver().cuDeviceGet(ctypes.byref(device), index), "find the device")
     _demand(
@@ -87,7 +87,7 @@ def most_shared_bytes(index: int) -> int:
 
 
 def new_stream(index: int) -> int:
-    """A stream of this device that torch does not know of."""
+    """A stream of this device that torch does not manage."""
     stream = ctypes.c_void_p()
     _enter_context(index)
     _demand(_driver().cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING), "make a stream")
@@ -130,7 +130,7 @@ def _binary(name: str, defines: tuple[tuple[str, str], ...], capability: tuple[i
         if kept is not None and kept.exists():
             return kept.read_bytes()
     except OSError:
-        pass  # not for us to read: compile
+        pass  # not readable: compile
     code = _compile(name, source, options)
     _keep(code, kept)
     return code

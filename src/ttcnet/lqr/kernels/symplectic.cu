@@ -30,8 +30,8 @@
 #include "common.cuh"
 #include "symplectic.cuh"
 
-// What all rows are multiplied by in step t, in shared memory: A_t, its inverse, the fading of Q_{t-1}, and
-// R^-1 exp(-2 t decay_B), with which B needs no fading.
+// The factors of all rows in step t, in shared memory: A_t, its inverse, the decay of Q_{t-1}, and R^-1 exp(-2 t decay_B),
+// with which B needs no decay.
 struct Step {
     real *A, *A_inv, *Q_fade, *weight;
     __device__ Step(Problem &p, int t) {
@@ -62,8 +62,8 @@ struct Step {
 
 constexpr int TURNS_AT_ONCE = N > 16 ? 1 : N / 4;
 
-// The rows of this lane, [Y1 Y2], taken through a step, and what they were multiplied by to keep their size. The first
-// step leaves Y2 B as it was before in the room, not scaled.
+// The rows of this lane, [Y1 Y2], taken through a step, and the factors that keep their size. The first step leaves the
+// unscaled Y2 B from before the step in the room.
 template <bool FIRST>
 __device__ __forceinline__ void multiply(Problem &p, const Step &step, real (&Y1)[ROWS][N], real (&Y2)[ROWS][N], real (&scale)[ROWS]) {
 #pragma unroll 2

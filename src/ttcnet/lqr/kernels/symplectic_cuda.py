@@ -18,7 +18,7 @@ from .launch import Kind, Launch, Run, arguments, kind_of, launch, padded
 
 
 def forward(family: Family, horizon: int, keep: bool, run: Run | None = None) -> tuple[Tensor, Tensor]:
-    """The first actions, and what `backward` needs of the forward pass (nothing if not `keep`)."""
+    """The first actions, and the tensor that `backward` needs (empty if not `keep`)."""
     u = torch.empty_like(family.r_inv)
     kept = u.new_empty(checkpoints(family, horizon) if keep else 0)
     if u.numel():
@@ -40,15 +40,16 @@ def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: 
 
 
 def checkpoints(family: Family, horizon: int) -> tuple[int, ...]:
-    """The shape of what `forward` keeps for `backward`: K, n x m, and λ_0 of every problem, whatever the horizon."""
+    """The shape of the tensor that `forward` keeps for `backward`, at any horizon: K, n x m, and λ_0 of every
+    problem."""
     tokens, heads, n = family.a.shape
     return (tokens * heads * n * (family.r_inv.shape[-1] + 1),)
 
 
 def _lanes(problems: int, N: int, double: bool, backward: bool) -> tuple[int, int, int]:
     """Lanes that share a problem, threads in a block, and blocks that a multiprocessor must hold at once. Few lanes
-    waste the least; many lanes answer soonest. Chosen so that what a lane holds stays in registers, all of it up to 32
-    states in float32 and 16 in float64; beyond, some of it does not. For N = 16, the fastest on an H200."""
+    waste the least; many lanes answer soonest. Chosen so that the numbers of a lane stay in registers: all of them up
+    to 32 states in float32 and 16 in float64, some of them beyond. For N = 16, the fastest on an H200."""
     if N == 64:
         return 32, 32, 1
     if problems < 16384:

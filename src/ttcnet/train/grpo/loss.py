@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-LEAST = 1e-4  # is added to standard deviations
+LEAST = 1e-4  # added to standard deviations
 
 
 class Terms(NamedTuple):
@@ -19,8 +19,8 @@ class Terms(NamedTuple):
 
 
 def advantages(rewards: Tensor, scale: bool = True) -> Tensor:
-    """How much more each sample earned than the mean of its group, (examples, samples); in standard deviations of the
-    group if to `scale`. Zero where all of a group earned the same.
+    """How much more reward each sample has than the mean of its group, (examples, samples); with `scale`, in standard
+    deviations of the group. Zero if all samples of a group have the same reward.
 
     Examples:
         >>> advantages(torch.tensor([[1.0, 0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0]]), scale=False)
@@ -28,12 +28,12 @@ def advantages(rewards: Tensor, scale: bool = True) -> Tensor:
                 [ 0.0000,  0.0000,  0.0000,  0.0000]])
     """
     centred = rewards - rewards.mean(1, keepdim=True)
-    centred = centred.masked_fill(is_flat(rewards)[:, None], 0.0)  # to the bit, whatever the mean rounds to
+    centred = centred.masked_fill(is_flat(rewards)[:, None], 0.0)  # to the bit, also if the mean is rounded
     return centred / (rewards.std(1, keepdim=True) + LEAST) if scale else centred
 
 
 def is_flat(rewards: Tensor) -> Tensor:
-    """Whether all samples of a group, (examples, samples), earned the same: they teach nothing."""
+    """Whether all samples of a group, (examples, samples), have the same reward: such a group teaches nothing."""
     return (rewards == rewards[:, :1]).all(1)
 
 

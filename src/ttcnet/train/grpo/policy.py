@@ -1,4 +1,4 @@
-"""The objective of `ttcnet grpo`: learn from samples of the policy, by what they earn beside those of their group."""
+"""The objective of `ttcnet grpo`: learn from samples of the policy, by their rewards relative to their group."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from .settings import Reinforcement
 
 COUNTED = ("samples", "reward", "right", "length", "cut", "flat", "tokens", "clipped", "kl", "entropy")
 FLAT = (
-    "All samples of every example earned the same up to step {step}, so there is nothing to learn from. Take easier "
-    "examples (or harder ones), more samples or a higher temperature; or fine-tune first."
+    "All samples of every example had the same reward up to step {step}, so there is nothing to learn from. Take "
+    "easier examples (or harder ones), more samples or a higher temperature; or fine-tune first."
 )
 
 
@@ -38,14 +38,14 @@ class Piece:
 
     Args:
         ids: prompts and answers, (samples, length), padded at the end.
-        kept: how many of the last scores matter.
-        at: among the scores that matter, of all samples in a row, the places of those of an answer's tokens.
+        kept: how many of the last scores are needed.
+        at: the places of the scores of an answer's tokens, among the needed scores of all samples in a row.
         goals: these tokens.
         advantage: of each of them.
         scale: of their loss, so that all tokens of an update count alike.
         facts: sums over the samples, (6,): the first of COUNTED.
-        old: log-probabilities of the tokens when they were drawn; None if those are the ones that the loss computes.
-        reference: log-probabilities under the model at the start, where they count.
+        old: log-probabilities of the tokens when they were drawn; None if they equal those that the loss computes.
+        reference: log-probabilities under the model at the start, if they count.
     """
 
     ids: Tensor
@@ -60,8 +60,8 @@ class Piece:
 
 
 class Policy:
-    """Examples come in an order that depends on the seed alone, all of them once an epoch; samples depend on
-    the seed, the step and the weights."""
+    """The order of examples depends on the seed alone; an epoch has each example once. Samples depend on the
+    seed, the step and the weights."""
 
     counts = len(COUNTED)
 
@@ -88,7 +88,7 @@ class Policy:
         self._told = False
 
     def groups(self) -> list[dict[str, Any]]:
-        """The parameters that are trained. Those that are inserted may have a learning rate of their own."""
+        """The trained parameters, in groups. Inserted layers may have a learning rate of their own."""
         config = self.config
         apart = () if config.inserted_lr is None else adapter.parameters(self.model).values()
         share = 1.0 if config.inserted_lr is None else config.inserted_lr / config.lr
@@ -101,7 +101,7 @@ class Policy:
         return warm_up_and_cosine(step, self.steps, config.lr, config.lr, config.warm_up)
 
     def rows(self, step: int) -> list[int]:
-        """The questions of a step. Those that no step of an epoch has room for are others in the next."""
+        """The questions of a step. An epoch may leave out a few, others each time, if batches do not divide it."""
         epoch, place = divmod(step, self.each)
         generator = torch.Generator().manual_seed(2**20 * self.config.seed + epoch)
         order = torch.randperm(len(self.questions), generator=generator)
@@ -146,7 +146,7 @@ class Policy:
 
     def piece(self, samples: Sequence[tuple[Sample, float, bool]], scale: float) -> Piece:
         prompts = [self.questions.prompts[sample.question] for sample, *_ in samples]
-        shortest = min(map(len, prompts)) - 1  # from here on scores matter
+        shortest = min(map(len, prompts)) - 1  # from here on scores are needed
         length = -(-max(len(p) + len(each.answer) for p, (each, *_) in zip(prompts, samples, strict=True)) // 8) * 8
         ids, inside = torch.zeros(len(samples), length, dtype=torch.long), torch.zeros(len(samples), length)
         gains = torch.zeros(len(samples), length)
@@ -164,7 +164,7 @@ class Policy:
         return Piece(ids, length - shortest, at, goals[at], gains[at], scale, sums)
 
     def scores(self, model: nn.Module, piece: Piece) -> Tensor:
-        """Of the tokens of answers, (tokens, words), at the temperature of the policy."""
+        """Log-probabilities at the tokens of answers, (tokens, words), at the temperature of the policy."""
         ids, at = piece.ids.to(self.device), piece.at.to(self.device)
         found = model(input_ids=ids, use_cache=False, logits_to_keep=piece.kept).logits[:, :-1]
         logits = found.flatten(0, 1).index_select(0, at)
@@ -175,7 +175,7 @@ class Policy:
         return _of_tokens(self.scores(model, piece).log_softmax(-1), piece)
 
     def remembered(self, model: nn.Module, pieces: Iterable[Batch], step: int) -> list[Batch]:
-        """Pieces with what the loss needs from before the updates."""
+        """Pieces with the log-probabilities from before the updates that the loss needs."""
         several, found = self.config.updates > 1 or self.sampling is not None, list[Batch]()
         drawn, now = self.drawn_at(step), None if self.horizons is None else self.horizons.at(step)
         for (piece,) in pieces:
@@ -205,8 +205,8 @@ class Policy:
         return next(self.model.parameters()).device
 
     def accuracy(self) -> dict[str, float]:
-        """Of greedy answers to the questions that are held out, at the model's own horizon. All processes have to
-        ask."""
+        """Figures of greedy answers to the held-out questions, at the model's own horizon. All processes have to call
+        this."""
         if self.held_out is None:
             return {}
         own = range(rank(), len(self.held_out), count())
@@ -235,7 +235,7 @@ class Policy:
 
 
 class PolicyLearner(Learner):
-    """A model that learns from its own samples. A step draws them, and updates the weights as often as it is told."""
+    """A model that learns from its own samples. A step draws them, and makes `updates` updates of the weights."""
 
     objective: Policy
 
@@ -253,7 +253,7 @@ def _planning(model: nn.Module, steps: int | None) -> AbstractContextManager[Non
 
 
 def _of_tokens(every: Tensor, piece: Piece) -> Tensor:
-    """Log-probabilities of the tokens of answers, out of those of all words."""
+    """Log-probabilities of the tokens of answers, picked from those of all words."""
     return every.gather(1, piece.goals.to(every.device)[:, None]).squeeze(1)
 
 

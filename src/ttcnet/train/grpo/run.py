@@ -32,7 +32,7 @@ from .policy import Policy, PolicyLearner
 from .samples import Actor, GradingError, Questions
 from .settings import Reinforcement
 
-GRADED = ("right", "readable", "ended")  # what every answer is or is not
+GRADED = ("right", "readable", "ended")  # yes or no for every answer
 
 
 def reinforce(
@@ -43,9 +43,9 @@ def reinforce(
 
     Args:
         config: the run.
-        model: instead of what `config.model` names.
+        model: instead of the one that `config.model` names.
         tokenizer: likewise.
-        trust_remote_code: run code that comes with them.
+        trust_remote_code: run code that a model or tokenizer brings.
     """
     check_launcher()
     check_tracker(config.report_to)
@@ -96,7 +96,7 @@ def learner(
 
 
 def start(model: Any, config: Reinforcement) -> Any:
-    """The model to begin with: with its adapter, if it has one, and with what is trained set to be."""
+    """The model at the start, with its adapter, if it has one. Only weights that are trained require gradients."""
     torch.manual_seed(config.seed)
     lora = config.adapter is not None and has_lora(config.adapter)
     if lora and config.train == "inserted":
@@ -106,7 +106,7 @@ def start(model: Any, config: Reinforcement) -> Any:
         model = to_train(model, config.adapter)
     if config.inserted_lr is not None and not _inserted(model):
         remedy = "Leave it out, or start from a model with inserted layers."
-        fail("inserted_lr", "must not be given where nothing is inserted", config.inserted_lr, remedy, "conflict")
+        fail("inserted_lr", "must not be given without inserted layers", config.inserted_lr, remedy, "conflict")
     if config.train == "all":
         return (model.merge_and_unload() if lora else model).requires_grad_(True)
     if config.train == "lora" and not lora:
@@ -123,15 +123,15 @@ def read(name: str, config: Reinforcement, limit: int | None = None) -> tuple[Ta
 
 
 def check_rewards(task: Task, examples: Sequence[Example], rewards: dict[str, float]) -> None:
-    """Fail if the task does not give what rewards are made of."""
+    """Fail if the task does not give the scores that rewards name."""
     known = {*GRADED, *graded(task, examples[0], "").scores}
     if unknown := sorted(set(rewards) - known):
-        rule = f"must name some of {', '.join(sorted(known))}, which answers to {task.name} are or score"
-        fail("rewards", rule, ", ".join(unknown), "Correct the name, or have grade() give it.", "unknown-name")
+        rule = f"must name some of {', '.join(sorted(known))}: properties or scores of answers to {task.name}"
+        fail("rewards", rule, ", ".join(unknown), "Correct the name, or return it from grade().", "unknown-name")
 
 
 def check_apart(examples: Sequence[Example], held_out: Sequence[Example]) -> None:
-    """Fail if an example is learned from and held out."""
+    """Fail if an example is both trained on and held out."""
     learned = {each.text for each in examples}
     both = [each.number for each in held_out if each.text in learned]
     if both:
@@ -140,7 +140,7 @@ def check_apart(examples: Sequence[Example], held_out: Sequence[Example]) -> Non
 
 
 def _train(trained: PolicyLearner, run: Run, config: Reinforcement) -> None:
-    """All steps. Where grading fails, what was learned is saved first."""
+    """Take all steps. If grading fails, a checkpoint is saved first."""
     policy = trained.objective
     # not the horizon of the last step
     own = nullcontext() if policy.own is None else adapter.horizon(trained.model, policy.own)
@@ -163,8 +163,8 @@ def _inserted(model: Any) -> bool:
 
 
 def _settings(config: Reinforcement, examples: Sequence[Example], held_out: Sequence[Example]) -> dict[str, Any]:
-    """For the folder, which may be moved: all but its name; and numbers for the examples, by which others are
-    refused."""
+    """Settings for the folder: all but its name, because it may be moved; and digests of the examples, so that others
+    are refused."""
     found = config.to_dict()
     del found["out"]
     return found | {"examples": digest(examples), "held_out_digest": digest(held_out)}

@@ -1,4 +1,4 @@
-"""Samples and what they earn: questions of a task, a copy of the model that answers them, and their grades."""
+"""Samples and their rewards: questions of a task, a copy of the model that answers them, and their grades."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHOWN = 80  # characters of an answer that a message quotes
 
 
 class Sample(NamedTuple):
-    """An answer to a question. `answer` has the token that ended it, if it `ended` by itself."""
+    """An answer to a question. If the model `ended` it, `answer` includes the token that did."""
 
     question: int
     answer: list[int]
@@ -45,7 +45,7 @@ class GradingError(Exception):
         self.error, self.about, self.first = error, about, first
 
     def report(self) -> NoReturn:
-        """As an error of ours, from the first process that had one; the others end quietly."""
+        """Turn the fault into an error of ours, from the first process that had one; the others end quietly."""
         if rank() != self.first or self.error is None:
             raise SystemExit(1)
         rule = "must grade any answer, and give the scores that rewards names"
@@ -55,7 +55,7 @@ class GradingError(Exception):
 
 
 class Questions:
-    """The examples of a task as prompts, and what answers to them earn."""
+    """The examples of a task as prompts, and rewards of answers to them."""
 
     def __init__(
         self, task: Task, examples: Sequence[Example], tokenizer: Any, system: str | None, rewards: dict[str, float]
@@ -76,7 +76,7 @@ class Questions:
             fail("max_tokens", rule, max_tokens, remedy, "too-long")
 
     def worth(self, verdict: Verdict, ended: bool) -> float:
-        """What an answer earns."""
+        """The reward of an answer."""
         known = {"right": verdict.right, "readable": verdict.answer is not None, "ended": ended} | dict(verdict.scores)
         found = sum(weight * float(known[name]) for name, weight in self.rewards.items())
         if not abs(found) < float("inf"):
@@ -84,7 +84,7 @@ class Questions:
         return found
 
     def graded(self, places: Sequence[int], answers: Sequence[Decoded]) -> list[Sample]:
-        """Answers to the questions at these places with what they earn. All processes have to ask: if grading fails in
+        """Answers to the questions at these places, with rewards. All processes have to call this: if grading fails in
         one of them, it fails in all."""
         texts = [self.tokenizer.decode(answer.tokens, skip_special_tokens=True) for answer in answers]
 
@@ -93,7 +93,7 @@ class Questions:
             try:
                 verdict = checked(self.task.grade(self.examples[place], texts[number]))
                 return Sample(place, answer.tokens, answer.ended, verdict, self.worth(verdict, answer.ended))
-            except (Exception, SystemExit) as error:  # a program of the user's, which may raise anything
+            except (Exception, SystemExit) as error:  # the user's code may raise anything
                 return error
 
         with ThreadPoolExecutor(GRADING_THREADS) as threads:

@@ -26,22 +26,23 @@ class Reinforcement:
 
     Args:
         model: a folder or a name of the Hub: where it starts, such as the model of `ttcnet sft`.
-        task: whose examples are answered and graded: a JSON Lines file, a Python file with a task, or a name.
+        task: the task whose examples are answered and graded: a JSON Lines file, a Python file with a task, or a name.
         out: the folder of the run.
         adapter: the folder of an adapter of `model`, as `ttcnet sft` writes it.
         data: a folder with the files of tasks that are known by name. Without it they come from the Hub.
-        held_out: a task likewise, whose first `held_out_examples` examples are answered greedily before the first step,
-            every `held_out_every` steps and after the last one. They are not learned from.
+        held_out: a task likewise. Its first `held_out_examples` examples are answered greedily before the first step,
+            every `held_out_every` steps and after the last one. They are not trained on.
         system: the system prompt; none if not given, as in `ttcnet sft`.
-        rewards: what a sample earns, by what it is: `right`; `readable` if an answer could be read from it; `ended` if
-            it ended by itself; and any number that the task's verdicts have among their `scores`, by its name; times
-            the weight given here.
+        rewards: weights by name. The reward of a sample is the sum of its properties and scores times these weights:
+            `right`; `readable` if an answer could be read from it; `ended` if the model ended it before `max_tokens`;
+            and any name among the `scores` of the task's verdicts.
         batch: examples per step, over all devices.
         samples: answers drawn for each of them, which are compared with each other.
-        updates: of the weights per step, each by an equal share of the examples. With one, no ratio is ever clipped.
+        updates: how often a step updates the weights, each time by an equal share of the examples. With one, no ratio
+            is ever clipped.
         max_tokens: of an answer. Longer ones are cut, and graded as they are.
         temperature: of sampling, and of the policy that is learned.
-        scale: divide what a sample earned above the mean of its group by the standard deviation of the group.
+        scale: divide a sample's reward above the mean of its group by the standard deviation of the group.
         clip: how far below 1 the ratio of new to old probability counts, and how far above it if there is no
             `clip_high`.
         clip_high: how far above 1 it counts.
@@ -50,17 +51,17 @@ class Reinforcement:
             base model, or continues with that of the adapter.
         lora_rank: the rank of new LoRA.
         horizon: a sampler of horizons for TTC layers, drawn once per step; see `ttcnet.nn.horizon`.
-        sampling_horizon: another one while answers are drawn; None is the same horizon as that of the update.
+        sampling_horizon: another sampler for the time when answers are drawn; None takes the horizon of the update.
         lr: the learning rate, which rises over the share `warm_up` of the steps and stays.
         inserted_lr: that of the inserted layers; None is `lr`.
-        steps: how many.
+        steps: their number.
         device_batch: samples that a device computes at a time in an update.
-        tokens_at_once: of prompts and answers that a device generates side by side.
+        tokens_at_once: tokens of prompts and answers that a device generates side by side.
         bf16: compute in bfloat16, with weights in float32, and generate from a copy in bfloat16.
         check_pointing: recompute activations in the backward pass, to save memory.
         save_every: steps between checkpoints. The last `keep` of them are kept.
         log_every: steps between lines of the log.
-        report_to: where they are sent as well: none, tensorboard, wandb, ...; see `ttcnet.train.trackers`.
+        report_to: where lines of the log are sent as well: none, tensorboard, wandb, ...; see `ttcnet.train.trackers`.
         seed: of samples, the order of examples and horizons.
     """
 

@@ -4,7 +4,7 @@ Every provider solves the same random problems in float32, n = 12, m = 4, T = 50
 and with the gradients of all matrices and h0. Errors are those of u and of the gradients against float64, each over the
 largest entry. Times are medians; a provider that is not installed is left out, and `status` has the error of one that
 failed. `busy` is the machine's load by other programs when the measurement began, per core:
-above about 0.1, times say little.
+above about 0.1, times are unreliable.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def by_autograd(problem: LQR) -> Tensor:
 
 def by_mpc_pytorch(problem: LQR) -> Tensor:
     """Set up for an unconstrained problem: one iteration, no line search. It has a control after the last state, which
-    gets a cost of its own here and no effect, and a cost of h_0, which is zero."""
+    has a cost here and no effect, and a cost of h_0, which is zero."""
     from mpc import mpc
 
     count, T, n, m = *problem.A.shape[:2], problem.state_size, problem.action_size
@@ -133,7 +133,7 @@ def milliseconds(run: Callable[[], object], budget: float) -> float:
 def dense_rows(
     sizes: list[int], n: int = 12, m: int = 4, horizon: int = 50, budget: float = 2.0, device: str = "cpu"
 ) -> list[Row]:
-    """A line for every provider and number of problems; `budget` is how many seconds a time is measured for."""
+    """A line for every provider and number of problems; each time is measured for `budget` seconds."""
     rows, where = [], stamp()
     for problems in sizes:
         problem = draw(problems, n, m, horizon, device)
@@ -144,7 +144,7 @@ def dense_rows(
             told |= {"threads": torch.get_num_threads(), "busy": f"{busy:.2f}"}
             try:
                 measured = _measured(PROVIDERS[name], problem, right, budget) | {"status": "ok"}
-            except (RuntimeError, ValueError) as error:  # out of memory, for one
+            except (RuntimeError, ValueError) as error:  # such as out of memory
                 measured = dict.fromkeys(MEASURED, "") | {"status": str(error).partition("\n")[0][:100]}
             rows.append({key: str(value) for key, value in (told | measured).items()} | where)
     return rows

@@ -31,7 +31,7 @@ LABELS = {
 }
 COLUMNS = {"horizon": "horizon T, {problems:,} problems", "problems": "problems, T = {horizon}"}
 QUANTITIES = ("problems / s, forward + backward", "peak memory, MB", "worst error of a gradient (10: or more)")
-WRONG = 10.0  # a relative error from here on, infinite or NaN included, is drawn here
+WRONG = 10.0  # larger relative errors, infinite or NaN included, are drawn here
 
 
 def draw(results: Path, picture: Path) -> None:
@@ -73,7 +73,7 @@ def draw(results: Path, picture: Path) -> None:
 
 
 def caption(row: Row) -> str:
-    """Where and with what it was measured."""
+    """The machine, versions and settings of the measurement."""
     device = row["cpu"] if row["device"] == "cpu" else row["gpu"]
     return (
         f"float32, n = m = {row['n']}, {row['heads']} heads a token, {row['regime']} regime; errors against float64. "

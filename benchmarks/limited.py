@@ -4,7 +4,8 @@ Two cases: linear systems, n = 12, m = 4, T = 20, whose actions are bounded by 0
 of one problem at a time solve them one after another, each set up anew; all compute in float64. `error_u` of linear
 systems is the largest difference from Clarabel at a tolerance of 1e-12, over the largest action. Minima of pendulums
 are local: there it is the largest slope of the cost over a free action, over the largest slope at no action. `solved`
-is how many problems the solver calls solved; mpc.pytorch does not say, so for it those of a slope below 1e-4 count.
+is the number of problems that the solver reports as solved; mpc.pytorch reports none, so problems with a slope below
+1e-4 count.
 """
 
 from __future__ import annotations

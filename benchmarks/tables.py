@@ -1,5 +1,5 @@
-"""Tables of speed for people: one of the VIEWS, layer-gpu, decode-gpu, speed-summary, or else results/NAME.csv as it
-is."""
+"""Tables of speed for pages: one of the VIEWS, layer-gpu, decode-gpu, speed-summary, or else results/NAME.csv
+unchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ttcnet.bench.results import Row, read, sweep_of
 
 DECODING = {0: 47.16, 8: 45.77, 16: 44.61, 64: 41.43, 128: 36.18}  # tokens a second, 8B, by horizon; 0 is without TTC
-SUMMARY = [  # file, what it was measured on, problems, horizon
+SUMMARY = [  # file, device, problems, horizon
     ("lqr-gpu.csv", "H200", "65536", "8"),
     ("lqr-gpu.csv", "H200", "65536", "64"),
     ("lqr-cpu.csv", "2 CPU cores", "1024", "32"),
@@ -24,7 +24,8 @@ KINDS = {"eager": False, "compiled": True}
 
 
 class View(NamedTuple):
-    """The lines of a file that belong to a sweep (or all of them), who measured them, and what a cell says."""
+    """The lines of a file that belong to a sweep (or all of them), the command that measured them, and the text of a
+    cell."""
 
     file: str
     sweep: str | None
@@ -52,13 +53,13 @@ def speed_table(name: str, results: Path) -> str:
 
 
 def plain(rows: list[Row]) -> str:
-    """The file as it is."""
+    """The unchanged file."""
     lines = [list(rows[0]), ["---"] + ["--:"] * (len(rows[0]) - 1), *([*row.values()] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def training_steps(rows: list[Row]) -> str:
-    """What TTC layers cost in training."""
+    """The cost of TTC layers in training."""
     row = rows[0]
     command = f"ttcnet bench layer --repeats {row['repeats']}"
     return (
@@ -87,7 +88,7 @@ def _both_passes(row: Row) -> str:
 
 
 def decoding(rows: list[Row]) -> str:
-    """What TTC layers cost when text is generated."""
+    """The cost of TTC layers when text is generated."""
     row, commits = rows[0], ", ".join(sorted({row["commit"] for row in rows}))
     return (
         f"{plain(decode_rows(rows))}\nA Llama of the shape {row['shape']} with random weights, batch 1, bfloat16, "

@@ -16,7 +16,7 @@ from ttcnet.nn import TTCLayer
 
 HOLD = 2  # a force is held for so many of Gymnasium's steps of 0.02 s
 SPREAD = torch.tensor([0.5, 0.5, 0.06, 0.25])  # of place, speed, angle and turning
-# CartPole's own equations, linear near upright: how a state goes on by itself, and what a force does
+# CartPole's own equations, linear near upright: the motion without a force, and the effect of a force
 A = torch.tensor([[1, 0.04, 0, 0], [0, 1, -0.0287, 0], [0, 0, 1, 0.04], [0, 0, 0.6311, 1]])
 B = torch.tensor([[0.0], [0.0390], [0.0], [-0.0585]])
 Q, R = torch.diag(torch.tensor([1.0, 0.2, 10.0, 1.0])), torch.tensor([0.01])

@@ -25,7 +25,7 @@ DOUBLE = torch.float64
 
 
 class System(NamedTuple):
-    """What `ilqr` needs, a first guess of the actions, and which two numbers of a state to draw."""
+    """The inputs of `ilqr`, a first guess of the actions, and the two numbers of a state to draw."""
 
     dynamics: Callable[[Tensor, Tensor], Tensor]
     cost: Callable[[Tensor, Tensor], Tensor]
@@ -92,7 +92,7 @@ def cart_pole(count: int) -> System:
 
 
 def quadrotor(count: int) -> System:
-    """In a vertical plane. State: place, tilt, their speeds. Actions: thrust of two rotors over what holds it up."""
+    """In a vertical plane. State: place, tilt, their speeds. Actions: thrust of two rotors beyond that of hovering."""
     hover, goal = 0.5 * 9.81, numbers(2, 2)
 
     def dynamics(h: Tensor, u: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ MARGIN = 0.15
 
 
 def bicycle(count: int) -> System:
-    """State: x, y, heading, speed. Actions: acceleration and steering angle. Obstacles are dear to touch."""
+    """State: x, y, heading, speed. Actions: acceleration and steering angle. Touching an obstacle is expensive."""
     goal = numbers(8, 0, 0, 0)
 
     def dynamics(h: Tensor, u: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ SYSTEMS = {"pendulum": pendulum, "cart-pole": cart_pole, "quadrotor": quadrotor,
 
 
 def clearance(found: Trajectory) -> float:
-    """How far all trajectories stay from the obstacles."""
+    """The smallest distance of any trajectory from an obstacle."""
     places = found.h[..., None, :2]
     return float(((places - OBSTACLES[:, :2]).norm(dim=-1) - OBSTACLES[:, 2]).min())
 

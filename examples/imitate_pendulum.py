@@ -1,8 +1,9 @@
-"""Learn a pendulum's mass and length from what an expert does, through the expert's own optimisation; then swing it up.
+"""Learn a pendulum's mass and length from an expert's actions, through the expert's own optimisation; then swing it up.
 
 The expert plans with the true pendulum, `ilqr` with a guess of it. The gradient of the difference between their actions
 passes through the plan to the guess. Then Gymnasium's Pendulum-v1, which has the true values, is controlled in closed
-loop: every action is the first of a new plan, with the guess as it was before and as it is after learning.
+loop, once with the guess from before learning and once with that from after it: every action is the first of a new
+plan.
 
     python examples/imitate_pendulum.py --steps 60 --moves 100 --out demo/pendulum.png
 
@@ -42,7 +43,7 @@ def terminal(h: Tensor, body: Tensor) -> Tensor:
 
 
 def plan(h: Tensor, body: Tensor, horizon: int, u: Tensor | None = None, tolerance: float | None = None) -> Trajectory:
-    """For every state of h, (..., 2), with one body for all."""
+    """The next states of h, (..., 2), with one body for all."""
     shared = body.reshape([1] * h.ndim + [2])
     return ilqr(
         pendulum, cost, h, horizon, terminal=terminal, params=shared, u=u, action_size=1, u_min=-TORQUE, u_max=TORQUE,
@@ -51,7 +52,7 @@ def plan(h: Tensor, body: Tensor, horizon: int, u: Tensor | None = None, toleran
 
 
 def imitate(guess: Tensor, steps: int, rate: float = 0.1) -> Tensor:
-    """The guess after `steps` of gradient descent on what an expert does differently."""
+    """The guess after `steps` of gradient descent on the difference from an expert's actions."""
     torch.manual_seed(0)
     starts = torch.randn(16, 2, dtype=torch.float64) * torch.tensor([0.1, 0.3])  # few of them need all of the torque
     expert = plan(starts, TRUE, horizon=20)
@@ -73,8 +74,8 @@ def imitate(guess: Tensor, steps: int, rate: float = 0.1) -> Tensor:
 
 
 def follow(last: Trajectory, h: Tensor, body: Tensor) -> Tensor:
-    """Actions to start the next plan from: what the feedback of the last plan does from where the pendulum is now. The
-    actions of the last plan alone would fall over: upright is unstable, and the model is not quite right."""
+    """Actions to start the next plan from: those of the last plan's feedback from the pendulum's present state. With
+    the actions of the last plan alone it would fall: upright is unstable, and the model is not quite right."""
     actions = []
     for u, K, planned in zip(last.u[1:], last.K[1:], last.h[1:], strict=False):
         actions.append((u + K @ (h - planned)).clamp(-TORQUE, TORQUE))

@@ -37,7 +37,7 @@ def boat(steps: int) -> LQR:
 
 
 def cost_to_go(solution: Solution) -> torch.Tensor:
-    """What the rest of the plan costs, from h_0 to h_T: half the product of state and co-state."""
+    """The cost of the rest of the plan, from h_0 to h_T: half the product of state and co-state."""
     return 0.5 * (solution.h * solution.costate).sum(-1)
 
 

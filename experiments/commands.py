@@ -1,4 +1,4 @@
-"""Commands as they are given today.
+"""Recorded commands with today's names.
 
 A result file records the command that made it, word for word. Modules and folders have moved since: recipes.NAME is
 experiments.NAME, and results/NAME is experiments/NAME/results. docs/reproduce.md has the list.

@@ -34,7 +34,7 @@ SHORT = (1, 2, 4, 8, 16, 32)  # horizons of the picture
 @dataclass(frozen=True)
 class Task:
     """Unexplained variance and cost of acting (in multiples of the planner's) of every arm, seed by seed; unexplained
-    variance of the layer by its horizon, where the planner looks 32 steps ahead."""
+    variance of the layer by its horizon, for the planner with 32 steps."""
 
     title: str
     left: dict[str, list[float]]

@@ -55,7 +55,7 @@ class Made(NamedTuple):
 
 
 def runs(what: str, lr: float | None) -> dict[str, Made]:
-    """Runs by their names. Those of one seed stand together, so that a session that ends early has whole pairs."""
+    """Runs by their names. Runs of one seed follow each other, so that a session that ends early has complete pairs."""
     if what == "pilots":
         return {f"{arm}-{rate:g}": Made(arm, PILOT, rate, PILOT_STEPS) for rate in RATES for arm in ARMS}
     if lr is None:
@@ -84,7 +84,7 @@ def main(
 
 
 def make(made: Made, base: Path, work: Path, out: Path, device: str) -> None:
-    """Fine-tune, reinforce, ask. What is there already is not made again."""
+    """Fine-tune, reinforce, evaluate. Existing results are not made again."""
     workshop = Workshop(
         "countdown", base, None, device, START_LR, None if ARMS[made.arm] is None else START_INSERTED_LR, 1.0
     )

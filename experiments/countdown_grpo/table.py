@@ -34,7 +34,7 @@ def grpo_table(name: str, results: Path) -> str:
 
 
 def paired(runs: list[Result]) -> tuple[float, float] | None:
-    """How much more the gain is with TTC than without, in points, and two standard errors, over the seeds of both."""
+    """The gain with TTC minus the gain without, in points, and two standard errors, over the seeds of both."""
     gains = {arm: {run["seed"]: _gain(run) for run in runs if run["arm"] == arm} for arm in TITLES}
     seeds = sorted(gains["full"].keys() & gains["ttc"].keys())
     if len(seeds) < 2:
@@ -81,7 +81,7 @@ def _log(metrics: Path) -> list[Result]:
 
 
 def _rate(run: Result, when: str, horizon: int) -> float:
-    """In per cent, at that horizon where the model plans."""
+    """In per cent; at that horizon, if the model plans."""
     return 100 * next(each["rate"] for each in run["accuracy"][when] if each["horizon"] in (horizon, None))
 
 

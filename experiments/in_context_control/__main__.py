@@ -1,13 +1,13 @@
-"""In-context control: policies that read what an unknown linear system did, and act in it.
+"""In-context control: policies that read transitions of an unknown linear system, and act in it.
 
     python -m experiments.in_context_control --out experiments/in_context_control/results
     python -m experiments.in_context_control --out experiments/in_context_control/results --only read/system
 
-docs/in-context-control.md has the questions; `systems` the task, `trunk` what reads a prefix, `policies` the arms and
-what is judged, `references` what answers without a policy. The order is: trunk, references, read/ARM, told/ARM,
-fitted/ARM. The learning rate of an arm is chosen before, on a seed that no run has. Stopped or killed, the same
-command resumes, and what is done is skipped; once the trunk is there several may work at a time, each with its own
---only.
+docs/in-context-control.md has the questions, `systems` the task, `trunk` the model that reads a prefix, `policies` the
+arms and their measures, `references` planners that answer without a policy. The order is: trunk, references, read/ARM,
+told/ARM, fitted/ARM. The learning rate of an arm is chosen before, on a seed that no run has. After a stop the same
+command resumes and skips finished runs. Once the trunk is finished, several commands may work at a time, each with its
+own --only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def names(only: list[str] | None) -> list[str]:
-    """What is to be made, in order; all if there are no words."""
+    """The steps to make, in order; all if there are no words."""
     from experiments.in_context_control.policies import ARMS, TASKS
 
     known = ["trunk", "references", *(f"{task}/{arm}" for task in TASKS for arm in ARMS)]
@@ -60,12 +60,12 @@ def main(
     ] = None,
     size: Annotated[str, typer.Option(help="small and medium are for a CPU, large for a GPU.")] = "small",
     seeds: Annotated[int, typer.Option(help="Seeds of every arm.")] = 5,
-    rates: Annotated[str, typer.Option(help="Rates to choose from; a single one is taken.")] = "3e-3,1e-2",
-    steps: Annotated[int | None, typer.Option(help="Of arms, if other than the size has.")] = None,
-    trunk_steps: Annotated[int | None, typer.Option(help="Of the trunk, if other than the size has.")] = None,
-    pool: Annotated[int | None, typer.Option(help="Demonstrations of a seed, if other than the size has.")] = None,
-    judged: Annotated[int | None, typer.Option(help="Systems to judge by, if other than the size has.")] = None,
-    first_seed: Annotated[int, typer.Option(help="Of the seeds of arms and trunks; 0 in the first round.")] = 10,
+    rates: Annotated[str, typer.Option(help="Rates to choose from; a single one is used.")] = "3e-3,1e-2",
+    steps: Annotated[int | None, typer.Option(help="Steps of arms, instead of those of the size.")] = None,
+    trunk_steps: Annotated[int | None, typer.Option(help="Steps of the trunk, instead of those of the size.")] = None,
+    pool: Annotated[int | None, typer.Option(help="Demonstrations of a seed, instead of those of the size.")] = None,
+    judged: Annotated[int | None, typer.Option(help="Systems to judge by, instead of those of the size.")] = None,
+    first_seed: Annotated[int, typer.Option(help="First seed of arms and trunks; 0 in the first round.")] = 10,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
     from experiments.in_context_control.policies import Answers
@@ -117,7 +117,7 @@ def make_trunk(settings: Reading, folder: Path, device: str) -> None:
 
 
 def make_references(settings: Answers, folder: Path, trunks: Path, reading: Reading) -> None:
-    """What answers without a policy."""
+    """Planners that answer without a policy."""
     from dataclasses import asdict
 
     from experiments.in_context_control.references import everything
@@ -154,7 +154,7 @@ def _everything(run: Policies) -> dict[str, Any]:
 
 
 def _run(settings: Answers, folder: Path, results: Any, trunks: Path, reading: Reading, device: str) -> dict[str, Any]:
-    """Train, judge and write; or read what is written."""
+    """Train, judge and write; or read the written result."""
     from experiments.in_context_control.policies import Policies
     from experiments.shared.stacks import carry_out
 

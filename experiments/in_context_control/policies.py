@@ -1,9 +1,8 @@
 """Training and judging of `in_context_control`: policies that answer questions about systems they have read of.
 
-A demonstration is what the trunk has read of a prefix, a question (state, costs, horizon) and the first action of the
-plan that knows the system. What `where_planning_pays.imitation` says of horizons, arms and batches holds here.
-In the place of what a trunk has read, a token spells out A and B with the task "told", and what least squares says of
-them with the task "fitted".
+A demonstration is the trunk's output after a prefix, a question (state, costs, horizon) and the first action of the
+plan that knows the system. Horizons, arms and batches are those of `where_planning_pays.imitation`. With the task
+"told" a token spells out A and B in the place of the trunk's output, with the task "fitted" their fit by least squares.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ READ, TOLD, FITTED = TASKS = ("read", "told", "fitted")
 ARMS = ("system", "system-one", "mlp", "mlp-2.5", "ttc", "linear")
 SYSTEM: dict[str, Any] = {"heads": 2, "state_size": 4, "rank": 64, "context": "system"}
 LENGTHS = (1, 2, 4, 8, 16)  # of prefixes, at the test; in training any up to 16
-QUESTIONS = 8  # that a prefix is asked in training
+QUESTIONS = 8  # questions to a prefix in training
 BEGUN = (1, 4)  # transitions after which a policy acts while its fit grows
-STEPS, WORST = 40, 10.0  # of an episode; the regret of one that is lost
+STEPS, WORST = 40, 10.0  # of an episode; the regret of a lost one
 KINDS = {"seen": False, "held out": True}
 
 
@@ -53,11 +52,11 @@ class Answers(Demonstrations):
     pool: int = 51_200
     episodes: int = 256
     rates: tuple[float, ...] = (3e-3, 1e-2)
-    horizon: str = "fixed:1"  # unused: the demonstrations say it
+    horizon: str = "fixed:1"  # unused: the demonstrations have it
 
 
 class Scene(NamedTuple):
-    """Fresh systems and what was read of them: contexts (seeds, N, K, width), or what is in their place."""
+    """Fresh systems and the trunks' outputs: contexts (seeds, N, K, width), or the matrices in their place."""
 
     systems: planner.Systems
     contexts: Tensor
@@ -82,7 +81,7 @@ class Policies(Imitation):
         return super()._layer(size)
 
     def read(self, systems: planner.Systems, seed: int, place: int) -> Tensor:
-        """What the trunk of the seed at this place has read of them, (N, K, width), or what is in its place."""
+        """The output of the trunk of the seed at this place, (N, K, width), or the matrices in its place."""
         if self.settings.task == TOLD:
             return self._spelt(systems).unsqueeze(1)
         ins, outs = world.prefixes(systems, seed)
@@ -95,7 +94,8 @@ class Policies(Imitation):
         return torch.cat([2 * A.flatten(1), 2 * B.flatten(1)], 1).float().to(self.device)
 
     def _pool(self) -> Tokens:
-        """Seed by seed, and within a seed horizon by horizon. A prefix is asked QUESTIONS times, at other lengths."""
+        """Seed by seed, and within a seed horizon by horizon. A prefix has QUESTIONS questions, at different
+        lengths."""
         settings, found = self.settings, list[Tokens]()
         each, count = settings.pool // len(TRAINED), settings.pool // QUESTIONS
         for place, seed in enumerate(range(settings.first_seed, settings.first_seed + settings.seeds)):
@@ -136,7 +136,7 @@ class Policies(Imitation):
         seed: int = 2,
         own: int | None = None,
     ) -> list[float]:
-        """The share of the variance of the answers that members leave, over these horizons together, after so many
+        """The unexplained variance of the answers, by member, over these horizons together, after `length`
         transitions."""
         systems, contexts, _ = self.scene(held_out, seed)
         read = contexts[:, :, min(length, contexts.shape[2]) - 1].repeat_interleave(len(self.settings.rates), 0)
@@ -153,7 +153,7 @@ class Policies(Imitation):
 
     @torch.no_grad()
     def regret(self, horizon: int, length: int = 16, *, held_out: bool = False) -> list[float]:
-        """Of acting for STEPS steps after so many transitions, by seed."""
+        """The regret of acting for STEPS steps after `length` transitions, by seed."""
         systems, contexts, _ = self.scene(held_out, 2)
         few = chosen(systems, slice(self.settings.episodes))
         read = contexts[:, : self.settings.episodes, min(length, contexts.shape[2]) - 1]
@@ -161,7 +161,7 @@ class Policies(Imitation):
 
     @torch.no_grad()
     def regret_while_learning(self, horizon: int, length: int, *, held_out: bool = False) -> list[float]:
-        """The same, where every step is added to the fit."""
+        """The same, with every step added to the fit."""
         systems, _, fits = self.scene(held_out, 2)
         assert fits is not None
         few = chosen(systems, slice(self.settings.episodes))
@@ -197,7 +197,7 @@ class Policies(Imitation):
                 unexplained.append({"name": name, "systems": systems, "length": LENGTHS[-1], "values": values})
         if self.settings.arm in PLANS:
             knob = [{"own": own, "values": self.unexplained((LONGEST,), own=own)} for own in KNOB]
-        else:  # what they do where they are told at most what they have seen
+        else:  # the same policies, told at most the longest horizon of training
             self.most = LONGEST
             for systems, held_out in KINDS.items():
                 values = self.unexplained(BEYOND[-1:], held_out=held_out)
@@ -227,12 +227,12 @@ def chosen(systems: planner.Systems, rows: slice | Tensor) -> planner.Systems:
 def regret(
     systems: planner.Systems, act: Any, policies: int, horizon: int, saw: Callable[..., None] | None = None
 ) -> list[float]:
-    """What policies pay above the planner that knows the systems and has this horizon, as a share of what that pays:
-    the mean over systems, each at most WORST. All meet the same noise.
+    """The regret of policies: their cost above that of the planner that knows the systems and has this horizon, as a
+    share of the planner's cost. The mean over systems, each at most WORST. All have the same noise.
 
     Args:
         act: actions (policies, N, m) in states (policies, N, n).
-        saw: is told states, actions and the states that came of them, after every step.
+        saw: is called after every step with states, actions and the next states.
     """
     K = world.gains(systems, horizon)
     random, count = torch.Generator().manual_seed(5), len(systems.q)

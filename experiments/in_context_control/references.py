@@ -1,9 +1,9 @@
-"""What answers without a policy: a planner that believes an estimate of A and B (certainty equivalence).
+"""Planners that answer without a policy: they believe an estimate of A and B (certainty equivalence).
 
 ridge      least squares over the transitions of the prefix, drawn towards the mean of all systems; its weight is chosen
            on other systems, by the answers after prefixes of all lengths
-estimate   what the trunk says A and B are
-fit        least squares with the weight that tokens of the task "fitted" are written with; also while it grows
+estimate   A and B by the trunk
+fit        least squares with the weight of the tokens of the task "fitted"; also while transitions are added
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WEIGHTS = (0.03, 0.1, 0.3, 1.0, 3.0)
 
 
 def unexplained(systems: planner.Systems, found: Tensor, horizons: tuple[int, ...], seed: int) -> float:
-    """The share of the variance of the answers that is left by answers for the systems as they were found."""
+    """The unexplained variance of the answers, if the planner answers for the estimated systems."""
     errors = whole = torch.zeros((), dtype=torch.float64)
     for T in horizons:
         few, states = world.asked_anew(systems, 1000 * seed + T)
@@ -41,7 +41,7 @@ def _regret(systems: planner.Systems, found: Tensor, horizon: int) -> list[float
 
 
 def _regret_while_learning(systems: planner.Systems, fit: world.Fit, horizon: int) -> list[float]:
-    """Of a planner that plans anew at each step, with all that it saw."""
+    """The regret of a planner that plans anew at each step, with all transitions so far."""
     growing = Growing(fit, 1)
 
     def act(states: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ def _regret_while_learning(systems: planner.Systems, fit: world.Fit, horizon: in
 
 
 def ridge_weight(count: int, usual: Tensor) -> float:
-    """The best of WEIGHTS on systems that nothing else sees."""
+    """The best of WEIGHTS on systems that are used for nothing else."""
     systems = world.draw(count, 1)
     ins, outs = world.prefixes(systems, 2)
 
@@ -64,7 +64,7 @@ def ridge_weight(count: int, usual: Tensor) -> float:
 
 
 def everything(settings: Answers, trunks: Path, reading: Reading) -> dict[str, Any]:
-    """All that is reported of them: the values of `estimate` are by trunk, the others have one."""
+    """All reported figures: `estimate` has one value for each trunk, the others have one."""
     usual = world.matrices(world.draw(reading.pool, 1000)).mean(0)
     weight = ridge_weight(settings.judged, usual)
     seeds = range(reading.first_seed, reading.first_seed + reading.seeds)

@@ -1,4 +1,4 @@
-"""Linear systems that nobody tells of, prefixes of what they did, and questions: what `in_context_control` reads.
+"""Unknown linear systems, prefixes of their transitions, and questions: the task of `in_context_control`.
 
     s' = A s + B u + NOISE w        3 states, 3 actions, w normal
 
@@ -31,7 +31,7 @@ NOISE, REACH = 0.3, (0.5, 1.2)  # of a transition; singular values of B
 REAL, UNSTABLE, UNSTABLE_FAR = (0.2, 0.95), (1.0, 1.15), (1.15, 1.3)
 TURNING, TURNING_FAR, ANGLES = (0.7, 1.1), (1.1, 1.25), (0.3, 2.8)
 Q, R = (-1.0, 1.0), (0.0, 2.0)  # costs are 4 to the power of a number between
-FIT_WEIGHT = 0.5  # of the usual, where least squares writes tokens: variance of the noise over that of entries of [A B]
+FIT_WEIGHT = 0.5  # of the mean, if least squares writes tokens: variance of the noise over that of entries of [A B]
 LOST = 1e3  # a number of the state beyond it ends an episode
 
 
@@ -78,7 +78,7 @@ def step(systems: Systems, states: Tensor, u: Tensor, w: Tensor) -> Tensor:
 
 
 def prefixes(systems: Systems, seed: int) -> tuple[Tensor, Tensor]:
-    """What went in, states and actions (N, K, n + m), and the states that came of it (N, K, n)."""
+    """The inputs of transitions, states and actions (N, K, n + m), and the next states (N, K, n)."""
     random, count = torch.Generator().manual_seed(seed), len(systems.q)
 
     def normal(size: int) -> Tensor:
@@ -94,8 +94,9 @@ def prefixes(systems: Systems, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def transition_tokens(ins: Tensor, outs: Tensor) -> Tensor:
-    """A token for each transition (N, K, 39). A transition is scaled to what went in having length 1, which a linear
-    system allows, and the length is told; besides there are the products that least squares sums over transitions."""
+    """A token for each transition (N, K, 39). A transition is scaled so that its input has length 1, which a linear
+    system allows; the length is a feature. The products that least squares sums over transitions are further
+    features."""
     size = ins.norm(dim=-1, keepdim=True)
     z, y = ins / size, outs / size
     above = torch.triu_indices(BOTH, BOTH)
@@ -119,7 +120,7 @@ def question(systems: Systems, states: Tensor) -> Tensor:
 
 
 def ridge(ins: Tensor, outs: Tensor, weight: float, usual: Tensor) -> Tensor:
-    """[A B] by least squares over transitions (N, K, ...), drawn towards the usual, (n, n + m), with this weight."""
+    """[A B] by least squares over transitions (N, K, ...), drawn towards the mean, (n, n + m), with this weight."""
     one = torch.eye(BOTH, dtype=ins.dtype, device=ins.device)
     right = ins.mT @ outs + weight * usual.mT
     return torch.linalg.solve(ins.mT @ ins + weight * one, right).mT
@@ -132,7 +133,8 @@ def usual() -> Tensor:
 
 
 class Fit(NamedTuple):
-    """What least squares sums over transitions: of what went in (..., n + m, n + m), and of that with what came out."""
+    """The sums of least squares over transitions: products of inputs (..., n + m, n + m), and of inputs with next
+    states."""
 
     squares: Tensor
     products: Tensor
@@ -158,7 +160,7 @@ class Fit(NamedTuple):
         return (usual() + (self.products - self.squares @ usual().mT).mT @ self._spread()).contiguous()
 
     def features(self) -> Tensor:
-        """A token's share: [A B] as `told` spells them, and how uncertain they are (..., 39) in float32."""
+        """A token's share: [A B] spelled as by `told`, and their uncertainty (..., 39) in float32."""
         above = torch.triu_indices(BOTH, BOTH)
         spread = self._spread()[..., above[0], above[1]]
         return torch.cat([2 * self.matrices().flatten(-2), FIT_WEIGHT * spread], -1).float()

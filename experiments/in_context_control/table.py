@@ -3,8 +3,8 @@
 in-context-control-answers       the questions, answered by the rules that the page sets
 in-context-control-unexplained   unexplained variance of the answers, by arm and by the length of the prefix
 in-context-control-regret        regret of acting, likewise
-in-context-control-knob          where the layer's own horizon changes at the test
-in-context-control-learning      regret while what is seen is added to the fit
+in-context-control-knob          with another horizon of the layer at the test
+in-context-control-learning      regret while new transitions are added to the fit
 
 The second and the third round are in folders of their own: their tables are in-context-control-second-answers, and so
 on. A round with fewer demonstrations is in the folder of its name and "-small".
@@ -157,7 +157,7 @@ def _read(here: dict[str, Run]) -> dict[str, str]:
 
 
 def _more(here: dict[str, Run], references: Run, few: dict[str, Run]) -> dict[str, str]:
-    """What some rounds ask besides."""
+    """Further questions of some rounds."""
     found = dict[str, str]()
     if "system" in few:
         rivals = [_values(here[arm], "unexplained", "seen", "trained", 16) for arm in MLPS]

@@ -1,4 +1,5 @@
-"""What reads a prefix: attention blocks, trained to tell A and B after every transition. All arms stand on the same."""
+"""The trunk reads a prefix: attention blocks, trained to predict A and B after every transition. All arms use the
+same."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ AT_ONCE = 1024  # prefixes
 
 @dataclass(frozen=True)
 class Reading(Settings):
-    """Settings of the trunks: `pool` is the number of prefixes, the same for all. Where there is one trunk, all seeds
-    of all arms stand on it."""
+    """Settings of the trunks: `pool` is the number of prefixes, the same for all. If there is one trunk, all seeds of
+    all arms use it."""
 
     steps: int = 3000
     batch: int = 64
@@ -37,7 +38,7 @@ class Reading(Settings):
 
 
 class Blocks(nn.Module):
-    """Causal attention and MLPs over transitions (N, K, width). Nothing tells the place of a transition."""
+    """Causal attention and MLPs over transitions (N, K, width). Positions are not encoded."""
 
     def __init__(self, width: int, blocks: int, heads: int) -> None:
         super().__init__()
@@ -79,9 +80,9 @@ class Trunks(Stack):
         return (errors / (fresh.y - fresh.y.mean(0)).square().mean()).tolist()
 
     def written(self, folder: Path) -> dict[str, Any]:
-        """Writes the weights, and says what they are worth."""
+        """Writes the weights, and returns figures of their quality."""
         scaled = {name: x.clone().contiguous() for name, x in self.weights.items()}
-        for name in ("read.weight", "read.bias"):  # so that a trunk tells A and B themselves
+        for name in ("read.weight", "read.bias"):  # so that a trunk predicts A and B themselves
             scaled[name] *= self.scale[0] if scaled[name].ndim == 2 else self.scale[0].unsqueeze(-1)
         tensor_file.save(folder / WEIGHTS, scaled, {"settings": asdict(self.settings)})
         parameters = self.flat.shape[1]
@@ -97,7 +98,7 @@ def prefixes(count: int, seed: int, device: str) -> Tokens:
 
 
 class Trunk:
-    """A trained one, of one seed, which learns no more."""
+    """The trained trunk of one seed, frozen."""
 
     def __init__(self, folder: Path, settings: Reading, seed: int, device: str) -> None:
         path = folder / WEIGHTS
@@ -113,10 +114,10 @@ class Trunk:
 
     @torch.no_grad()
     def contexts(self, tokens: Tensor) -> Tensor:
-        """What it has read after every transition, (N, K, width)."""
+        """The output after every transition, (N, K, width)."""
         return torch.cat([self.net.layer(self.net.embed(x), 0) for x in tokens.split(AT_ONCE)])
 
     @torch.no_grad()
     def matrices(self, contexts: Tensor) -> Tensor:
-        """A and B as it knows them, (..., n, n + m) in float64."""
+        """The predicted A and B, (..., n, n + m) in float64."""
         return self.net.read(contexts).double().unflatten(-1, (world.STATES, world.BOTH))

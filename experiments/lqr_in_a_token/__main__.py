@@ -4,8 +4,8 @@
     python -m experiments.lqr_in_a_token --out experiments/lqr_in_a_token/results --only dense/ttc --only dense/mlp
 
 README.md has the questions, `tokens` the tasks, `arms` the arms. A run is a task and an arm, with all its seeds and
-learning rates. Each is a folder with settings and metrics. Stopped or killed, the same command resumes, and what is
-done is skipped.
+learning rates. Each is a folder with settings and metrics. After a stop the same command resumes and skips finished
+runs.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def main(
 
 
 def apart(chosen: list[str], jobs: int) -> None:
-    """Every run in a process of its own, so many at a time, with the options of this one."""
+    """Every run in a process of its own, `jobs` at a time, with the options of this command."""
     words, left = list[str](), iter(sys.argv[1:])
     for word in left:
         if word in ("--only", "--jobs"):
@@ -96,7 +96,7 @@ def apart(chosen: list[str], jobs: int) -> None:
         for done in as_completed([pool.submit(run, name) for name in chosen]):
             found = done.result()
             text = found.stdout if found.returncode == 0 else found.stderr
-            progress.console.print(text.strip().splitlines()[-1] if text.strip() else "A run died without a word.")
+            progress.console.print(text.strip().splitlines()[-1] if text.strip() else "A run ended without a message.")
             if found.returncode:
                 failed.append(found.args[-1])
             progress.advance(bar)

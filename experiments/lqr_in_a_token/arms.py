@@ -1,6 +1,6 @@
 """The arms of `lqr_in_a_token`: layers that read a token, and a TTC layer with one switch each.
 
-What a switch changes is written here and not in the layer: those that bring something move there.
+The changes of a switch are here and not in the layer; switches that help move there.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from ttcnet.nn.context import GROWTH, Context, TokenContext
 from ttcnet.nn.inserted import Inserted
 from ttcnet.nn.ttc import Problem
 
-SWITCHES: dict[str, dict[str, int]] = {  # what a head draws more, or more of: so many less than it has states
+SWITCHES: dict[str, dict[str, int]] = {  # numbers that a head draws more: so many less than it has states
     "terminal-shared": {}, "terminal-none": {}, "fixed-scale": {}, "decay-per-state": {"decay_A": 0},
     "homogeneous-pure": {}, "homogeneous-bounded": {}, "target": {"target": 1}, "rank-one": {"p": 0, "q": 0},
 }  # fmt: skip
 SYSTEM: dict[str, Any] = {"heads": 2, "state_size": 8, "rank": 64, "context": "system"}  # a layer that writes systems
 HORIZONS = {"fixed": "fixed:8", "one": "fixed:1", "system-one": "fixed:1"}  # of training; other arms draw theirs
-UNDECAYED = {"undecayed-bases": ("bases_B", "bases_C")}  # what an arm spares from weight decay
+UNDECAYED = {"undecayed-bases": ("bases_B", "bases_C")}  # weights that an arm spares from weight decay
 ARMS = ("ttc", "head", "system", "mlp", "mlp-2.5", *HORIZONS, *SWITCHES, "homogeneous", *UNDECAYED)
 
 OWN = 8  # the horizon that learning rates are chosen at, and arms are compared at
 
 
 def trained_at(arm: str) -> int:
-    """The horizon that an arm is judged at where nothing is said."""
+    """The default horizon that an arm is judged at."""
     return 1 if HORIZONS.get(arm) == "fixed:1" else OWN
 
 
@@ -47,7 +47,7 @@ def layer_of(arm: str, **size: Any) -> nn.Module:
 
 
 class Feedforward(nn.Module):
-    """An MLP in the place of a TTC layer, with so many times its parameters."""
+    """An MLP in the place of a TTC layer, with `times` its parameters."""
 
     def __init__(self, times: float, like: dict[str, int]) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Switched(TTCLayer):
 
 
 class SwitchedContext(TokenContext):
-    """What a TTC layer with a switch writes its problems with."""
+    """The context of a TTC layer with a switch."""
 
     def __init__(self, switch: str, heads: int, states: int, rank: int) -> None:
         Context.__init__(self, heads, states, states, rank, False)

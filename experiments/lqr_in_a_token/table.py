@@ -38,7 +38,7 @@ SWITCHES = {
     "rank-one": "dynamics diagonal + rank one",
     "undecayed-bases": "no weight decay on the bases",
 }
-LEAST = 0.05  # a change of less than this share is none, whatever its error
+LEAST = 0.05  # a smaller change, as a share, counts as none, whatever its error
 
 
 def token_table(view: str, results: Path) -> str:

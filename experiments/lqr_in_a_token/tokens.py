@@ -57,7 +57,7 @@ def draw(task: str, count: int, seed: int, stretch: tuple[float, float] = SEEN) 
 
 
 def first_action(problems: Problems, steps: int = STEPS) -> Tensor:
-    """u_1 of the optimum, (N, m). The cost to go behind a step is 1/2 h' P h + p' h."""
+    """u_1 of the optimum, (N, m). The cost to go after a step is 1/2 h' P h + p' h."""
     A, B, q, r, h0, z = problems
     P, p = torch.diag_embed(q), -q * z
     for left in range(steps, 0, -1):
@@ -73,7 +73,7 @@ def first_action(problems: Problems, steps: int = STEPS) -> Tensor:
 
 
 def features(task: str, problems: Problems) -> Tensor:
-    """All that there is to know of a problem, (N, features), each scaled by what is known of how it was drawn."""
+    """All numbers of a problem, (N, features), each scaled by its distribution."""
     A, B, q, r, h0, z = problems
     (low, high), spread = SEEN, 12**-0.5  # of a number that is uniform in 0 to 1
     if task == "diagonal":

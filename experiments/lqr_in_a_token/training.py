@@ -32,7 +32,7 @@ class Readers(Stack):
         return layer_of(self.settings.arm, **size)
 
     def results(self) -> dict[str, Any]:
-        """The rate by validation tokens, and what its members do on test tokens and held out."""
+        """The rate by validation tokens, and the figures of its members on test tokens and held-out ones."""
         settings = self.settings
 
         def fresh(seed: int, **options: Any) -> Tokens:

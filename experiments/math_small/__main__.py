@@ -7,8 +7,8 @@ TTC layers, with other layers in their place, and without; and the paper's ablat
     python -m experiments.math_small math --base $base --data data/math --out $results/math-frozen --frozen
 
 All runs of a task see the same rows in the same order (for a seed) and are trained as `ttcnet sft` trains, by
-`training`. A run that is done is passed over, and one that was stopped or killed is resumed. Answers of a run
-are graded at the end, where math-verify is installed; elsewhere they wait, and the same command grades them later.
+`training`. A finished run is skipped, and one that was stopped or killed is resumed. Answers of a run are graded at
+the end, if math-verify is installed; otherwise they wait, and the same command grades them later.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ FROZEN_LR = 3e-3
 
 
 class Run(NamedTuple):
-    """Which layers are inserted, and how far they plan in training; whether the model answers at all horizons; the
-    seed, None for the base model as it is; whether the base model stays as it is; and steps and batch, where they are
-    not those of all weights."""
+    """The inserted layers, and their horizons in training; whether the model answers at all horizons; the seed, None
+    for the unchanged base model; whether the base model is frozen; and steps and batch, if they differ from those of
+    full fine-tuning."""
 
     adapter: dict[str, Any] | None = None
     horizon: str = "pln:8,0.1,32"
@@ -74,7 +74,7 @@ class Run(NamedTuple):
 
 
 def runs(only: list[str] | None = None) -> dict[str, Run]:
-    """Every run by its name: those first that are missed most."""
+    """Every run by its name, the most important first."""
     found = {"base": Run(seed=None), "full-0": Run(), "ttc-0": Run(ADAPTER, sweep=True)}
     found |= {f"{kind}-0": Run(ADAPTER | {"insert": kind}) for kind in MIXERS}
     for seed in (1, 2):
@@ -111,9 +111,9 @@ def main(
         float | None, typer.Option(min=0, help="Passes over the data; 2 for math, 1 for countdown.")
     ] = None,
     lr: Annotated[float | None, typer.Option(help="Highest learning rate; 3e-4, with --frozen 3e-3.")] = None,
-    inserted_lr: Annotated[float | None, typer.Option(help="That of the inserted layers, if it is another.")] = None,
-    action_gain: Annotated[float | None, typer.Option(help="What TTC's actions are multiplied by at first.")] = None,
-    tokens: Annotated[int, typer.Option(help="To train on at once, for GPUs with less memory; 0 for no limit.")] = 0,
+    inserted_lr: Annotated[float | None, typer.Option(help="Highest rate of the inserted layers, if other.")] = None,
+    action_gain: Annotated[float | None, typer.Option(help="Initial factor of TTC's actions.")] = None,
+    tokens: Annotated[int, typer.Option(help="Most tokens at once, for GPUs with less memory; 0 for no limit.")] = 0,
     frozen: Annotated[bool, typer.Option(help="Train one inserted layer, and nothing of the base model.")] = False,
     minutes: Annotated[
         float, typer.Option(min=0, help="Start no further run that would end later; 0 for no limit.")
@@ -171,7 +171,7 @@ def _is_done(folder: Path) -> bool:
 
 
 def _check_same(folder: Path, asked: dict[str, Any]) -> None:
-    """A run that is done must be what is asked for."""
+    """A finished run must have the requested settings."""
     from ttcnet.train.run import settings_of  # late, since it takes seconds
 
     fields = ("adapter", "horizon", "epochs", "lr", "inserted_lr", "steps", "batch")

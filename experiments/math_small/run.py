@@ -40,11 +40,11 @@ RESULTS = ("measured.json", "metrics.json")  # before and after its answers are 
 PROGRAM = "python -m experiments.math_small"
 STAGES = ("training", "likelihood", "answers")
 
-OF_THE_TABLES = {"context": "head"}  # they were made before there was a choice
+OF_THE_TABLES = {"context": "head"}  # older runs, from before this setting
 
 
 class Workshop:
-    """The base model and a task, from which runs are made."""
+    """The base model and a task, shared by runs."""
 
     def __init__(
         self, task: str, base: Path, data: Path | None, device: str, lr: float, inserted_lr: float | None,
@@ -68,7 +68,7 @@ class Workshop:
 
     def make(self, name: str, run: Run, folder: Path) -> None:
         """Train, measure and answer. The folder gets settings.json, log.jsonl, solutions.json, answers.jsonl.gz, and
-        when all of that is there measured.json."""
+        after all these measured.json."""
         config = FineTuning(
             model=self.name, data=self.task.data, out=name, adapter=run.adapter, horizon=run.horizon, lr=self.lr,
             inserted_lr=None if run.adapter is None else self.inserted_lr, epochs=self.epochs, steps=run.steps,

@@ -1,10 +1,10 @@
-"""Tables of the small run of mathematics: what experiments/math_small measured, beside what the paper reports.
+"""Tables of the small run of mathematics: results of experiments/math_small, beside those that the paper reports.
 
 math-small-TASK              all models
 math-small-TASK-horizons     TTC-Net against the horizon
-math-small-TASK-ablations    TTC-Net, and what it is without this or that
+math-small-TASK-ablations    TTC-Net, and ablations
 math-small-TASK-rates        all models, with a higher learning rate for the inserted layers
-math-small-TASK-gains        TTC-Net, with actions that start louder
+math-small-TASK-gains        TTC-Net, with larger actions at the start
 math-small-TASK-plans        the same against the horizon
 math-small-TASK-frozen       one inserted layer of each kind, with a frozen base
 """
@@ -24,7 +24,7 @@ from ttcnet.tasks.statistics import ratio
 from ttcnet.train.run import settings_of
 
 Result = dict[str, Any]
-OWN = 8  # the horizon of TTC-Net where a table does not say
+OWN = 8  # the horizon of TTC-Net if a table does not name one
 MODELS = {
     "base": "Base model", "full": "Full fine-tuning", "mlp": "+ MLP", "attention": "+ Attention", "retnet": "+ RetNet",
     "mamba": "+ Mamba", "gdn": "+ GDN", "mesanet": "+ MesaNet", "ttc": "TTC-Net",
@@ -82,7 +82,7 @@ def math_small_table(name: str, results: Path) -> str:
 
 
 def _frozen(task: str, runs: list[Result]) -> str:
-    """One layer of each kind in a base model that stays as it is, and how it differs from the MLP."""
+    """One layer of each kind in a frozen base model, and its difference from the MLP."""
     mlp = _of(runs, "mlp")
     if not mlp:
         data = " --data data/math" if task == "math" else ""
@@ -165,7 +165,7 @@ def _by_gain(runs: list[Result]) -> dict[float, list[Result]]:
 
 
 def _plans(task: str, runs: list[Result], _: list[Result]) -> tuple[list[str], list[Result]]:
-    """What plans of so many steps are worth to each model: how much likelier solutions are than without plans."""
+    """The effect of plans on each model, by horizon: how much likelier solutions are than without plans."""
     found = _by_gain(runs)
     titles = [f"{title}, gain {gain:g}" for title in SOLVED[task].values() for gain in found]
     lines = [f"| T | {' | '.join(titles)} |", "|--:|" + "--:|" * len(titles)]
@@ -288,8 +288,8 @@ def _cell(values: list[float], low: float, high: float, digits: int) -> str:
 
 
 def _difference(runs: list[Result], full: list[Result], benchmark: str) -> str:
-    """Solution by solution, so that what is hard for all models does not count, and seed by seed, so that no order of
-    the data does; the mean over the seeds of both."""
+    """Differences by solution, so that a solution's difficulty for all models does not count, and by seed, so that the
+    order of the data does not count; the mean over the seeds of both."""
     seeds = {run["config"]["seed"] for run in runs} & {run["config"]["seed"] for run in full}
     if not seeds:
         return ""

@@ -1,8 +1,8 @@
-"""What experiments/math_small trains on and judges by.
+"""Training and test data of experiments/math_small.
 
 math       trained on gsm8k-train and math-train-7500 less 500 rows; judged by the answers to gsm8k-test and MATH-500,
            and by the likelihood of the solutions of gsm8k-test and of those 500 rows, since MATH-500 has no solutions
-countdown  trained on puzzles that are made on the spot, judged by others
+countdown  trained on generated puzzles, judged by others
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Benchmark:
     """Problems to answer, and solutions to find likely; either may be missing.
 
     Args:
-        problems: rows with `problem` and what they are graded by.
+        problems: rows with `problem` and the fields for grading.
         prompts: the problems as tokens.
         solutions: examples, for their likelihood.
     """

@@ -1,9 +1,9 @@
 """How the runs of this table are trained: as `ttcnet sft` trains, on one GPU, for many short runs.
 
 A step's rows are sorted by length and cut into a few micro-batches, padded at the end. That costs about half more
-tokens, and less time than more micro-batches would: a model of this size is bound by launches. Packing would cost
-none, but mixers that carry a memory from token to token cannot have it, and all runs of a table are to be trained
-alike. On a GPU the decoder layers without insertions are compiled, once for all shapes and for all runs of a process.
+tokens, and less time than more micro-batches would: a model of this size is bound by launches. Packing would cost none,
+but stateful mixers cannot have it, and all runs of a table are trained alike. On a GPU the decoder layers without
+insertions are compiled, once for all shapes and for all runs of a process.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ttcnet.train.settings import FineTuning
 
 CAUSAL = "causal_without_mask"  # transformers makes no mask for attention that it does not know
 AttentionInterface.register(CAUSAL, sdpa_attention_forward)
-LAUNCH = 8192  # what a micro-batch costs beyond its tokens, in tokens
-EXCESS = 1e6  # what a token costs above the most, which rows that are too long make unavoidable
+LAUNCH = 8192  # the fixed cost of a micro-batch, in tokens
+EXCESS = 1e6  # the cost of a token above the most; rows that are too long make some unavoidable
 
 
 class SortedAnswers(Answers):
@@ -54,7 +54,7 @@ def learner(model: Any, examples: Sequence[Example], config: FineTuning, most: f
 
 @contextmanager
 def fast(model: Any, compiled: bool = False) -> Iterator[None]:
-    """For the time of the training: attention without a mask, and compiled layers."""
+    """During training: attention without a mask, and compiled layers."""
     before = model.config._attn_implementation
     layers = [layer for layer in model.base_model.layers if compiled and not hasattr(layer, "inserted")]
     model.config._attn_implementation = CAUSAL
@@ -66,7 +66,7 @@ def fast(model: Any, compiled: bool = False) -> Iterator[None]:
     finally:
         model.config._attn_implementation = before
         for layer in layers:
-            layer._compiled_call_impl = None  # what follows has other shapes
+            layer._compiled_call_impl = None  # later code has other shapes
         model.eval()
 
 
@@ -75,7 +75,7 @@ def micro_batches(rows: Sequence[Example], most: float = math.inf) -> list[list[
     rows = sorted(rows, key=lambda row: len(row.input_ids))
     best, cut = [0.0] + [math.inf] * len(rows), [0] * (len(rows) + 1)
     for end in range(1, len(rows) + 1):
-        for begin in range(end - 1 if len(rows) > 1 else 1):  # no row alone: what is compiled for many is not for one
+        for begin in range(end - 1 if len(rows) > 1 else 1):  # no row alone: code for many does not serve one
             tokens = len(rows[end - 1].input_ids) * (end - begin)
             cost = best[begin] + LAUNCH + tokens + EXCESS * max(tokens - most, 0.0)
             if cost < best[end]:

@@ -37,12 +37,12 @@ class Settings:
     seeds: int = 5
     rates: tuple[float, ...] = (3e-3, 1e-2, 2e-2)
     weight_decay: float = 0.1
-    horizon: str = "pln:8,0.1,32"  # in training, where the arm does not say otherwise
+    horizon: str = "pln:8,0.1,32"  # in training, unless the arm has its own
     width: int = 64
     heads: int = 4
     state_size: int = 16
     rank: int = 16
-    first_seed: int = 0  # others than 0 to see whether something holds again
+    first_seed: int = 0  # others than 0 to repeat a result
 
 
 class Tokens(NamedTuple):
@@ -67,8 +67,8 @@ class Stack(ABC):
     """Many small models that are trained together, its members: seed by seed, and within a seed rate by rate.
 
     Attributes:
-        spared: weights that do not decay, by the last parts of their names, besides those that are vectors.
-        horizon: the sampler of horizons in training, where the arm has one of its own.
+        spared: weights without weight decay, by the last parts of their names, besides all vectors.
+        horizon: the sampler of horizons in training, if the arm has its own.
     """
 
     spared: tuple[str, ...] = ()
@@ -192,11 +192,11 @@ def carry_out(
     save_every: int,
     **options: Any,
 ) -> dict[str, Any]:
-    """Train, judge and write a run into its folder; or read what is written there.
+    """Train, judge and write a run into its folder; or read its result there.
 
     Args:
-        start: makes the stack, of its settings and device.
-        results: of the stack at its end.
+        start: makes the stack, from settings and device.
+        results: figures of the trained stack.
         every: steps between lines of the log; `save_every`: between checkpoints.
         options: of `ttcnet.train.run.Run`.
     """

@@ -1,4 +1,4 @@
-"""What tables of several experiments need."""
+"""Shared by the tables of several experiments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from ttcnet.errors import fail
 
 
 def check_alike(runs: Sequence[Mapping[str, Any]], *, fields: Sequence[str] = (), but: Sequence[str] = ()) -> None:
-    """Fail unless all runs of a table have the settings of the first: all of them `but` some, or these `fields`."""
+    """Fail unless all runs of a table have the settings of the first: all settings except those in `but`, or only
+    `fields`."""
     for run in runs:
         first, here = runs[0]["config"], run["config"]
         compared = fields or [field for field in first if field not in but]

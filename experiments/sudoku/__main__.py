@@ -1,8 +1,8 @@
 """The paper's Sudoku table: six architectures on the same boards, steps and seed, in two settings; and the best solver.
 
-strict            the 9,000 boards as they are, with dropout
+strict            the 9,000 boards, unchanged, with dropout
 augmented         digits relabelled, and part of the solution revealed on 30 % of the boards
-best              TTC-Net alone, as in augmented with larger batches: for as many boards as there are
+best              TTC-Net alone, as in augmented with larger batches: for a larger file of boards
 looped-strict     one block, applied 32 times with a loss after every pass, and with an MLP in TTC's place besides
 looped-augmented  the same, augmented
 looped-hard       the same on boards that need guesses, with all symmetries of Sudoku
@@ -11,9 +11,8 @@ looped-hard       the same on boards that need guesses, with all symmetries of S
 
 --set changes a field of `SudokuTraining` in all runs: --set lr=1e-3 --set zero_init=true.
 
-All models train side by side on one GPU, each on a stream of its own. Stopped by --minutes or killed, the same command
-resumes; when the steps are done, every model is evaluated and its folder gets settings, log, metrics and model. What is
-done is skipped.
+All models train side by side on one GPU, each on a stream of its own. After a stop the same command resumes. After the
+last step every model is evaluated, and its folder gets settings, log, metrics and model. Finished runs are skipped.
 """
 
 from __future__ import annotations
@@ -55,13 +54,13 @@ CHANGEABLE = [field.name for field in fields(SudokuTraining) if field.name not i
 METRICS, PROGRAM = "metrics.json", "python -m experiments.sudoku"
 OLDER = {"loops": 1, "supervision": "block", "context": "head", "zero_init": False, "decay_bases": True}
 OLDER |= {"recall": False, "loops_per_step": None}  # of old runs
-LOOPS = (8, 16, 32, 64, 128, 256)  # at which looped models are judged, in one pass
-HORIZONS, AT_LOOPS = (0, 1, 2, 8, 16, 32), 64  # at which their plans are, with so many loops
+LOOPS = (8, 16, 32, 64, 128, 256)  # loops at which models are judged, in one pass
+HORIZONS, AT_LOOPS = (0, 1, 2, 8, 16, 32), 64  # horizons at which plans are judged, with so many loops
 EVERY, SAVE_EVERY = 200, 10_000  # steps between lines of the logs, and between checkpoints
 
 
 def runs(setting: str, steps: int, only: list[str] | None, changes: dict[str, Any]) -> dict[str, SudokuTraining]:
-    """Every run of a setting by its name. Changes go to those that can have them."""
+    """Every run of a setting by its name. Changes apply to the runs that can have them."""
     base = replace(SETTINGS[setting], steps=steps)
     looped = setting.startswith("looped")
     changes = LOOPED_INSERTED | changes if looped else changes
@@ -77,7 +76,7 @@ def runs(setting: str, steps: int, only: list[str] | None, changes: dict[str, An
 
 
 def changed(architecture: str, changes: dict[str, Any]) -> dict[str, Any]:
-    """Those of the changes that this architecture can have: what is of inserted layers needs some."""
+    """The changes that this architecture can have: changes of inserted layers need such layers."""
     inserts = ARCHITECTURES[architecture]["interleave"] is not None
     return {field: value for field, value in changes.items() if inserts or field not in OF_INSERTED}
 
@@ -128,7 +127,7 @@ def _make(
     device: str,
     minutes: float | None,
 ) -> None:
-    """Train and judge those that are not done, side by side."""
+    """Train and judge the unfinished runs, side by side."""
     from ttcnet.torch_settings import compiling_up_to
     from ttcnet.train.loop import train
     from ttcnet.train.sudoku import learner, run_of

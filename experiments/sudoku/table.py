@@ -1,4 +1,4 @@
-"""The Sudoku tables: what was measured beside what the paper reports, looped models, and the model in the package."""
+"""The Sudoku tables: results beside those that the paper reports, looped models, and the model in the package."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PAPER = {
 
 
 def sudoku_tables(name: str, results: Path) -> str:
-    """shipped, horizons, or else the name of a setting, as strict; of looped ones NAME-givens too."""
+    """The table "shipped", "horizons", or that of a setting, such as "strict"; looped settings have NAME-givens too."""
     if name == "shipped":
         return shipped_table(results)
     if name == "horizons":
@@ -44,7 +44,7 @@ def sudoku_tables(name: str, results: Path) -> str:
 
 
 def sudoku_table(folder: Path) -> str:
-    """Of the runs in a folder: one line an architecture, what was measured and what the paper has."""
+    """The runs in a folder: one line for each architecture, with the results and the paper's."""
     runs = _read(folder)
     lines = [f"| | seeds | {_head()} |", "|---|--:|" + "--:|" * len(COLUMNS)]
     for architecture, name in NAMES.items():
@@ -59,7 +59,7 @@ def sudoku_table(folder: Path) -> str:
 
 
 def horizons_table(file: Path) -> str:
-    """What `ttcnet sudoku eval` found at several horizons."""
+    """Results of `ttcnet sudoku eval` at several horizons."""
     found = json.loads(file.read_text())
     rates = {(rate["horizon"], rate["mode"]): rate for rate in found["results"]}
     lines = [f"| T | {_head()} |", "|--:|" + "--:|" * len(COLUMNS)]
@@ -73,7 +73,7 @@ def horizons_table(file: Path) -> str:
 
 
 def arms_table(folder: Path) -> str:
-    """Of looped runs: boards in one pass by loops, the mean over seeds for each arm, and what differs between arms."""
+    """Looped runs: boards in one pass by loops, the mean over seeds for each arm, and differences between arms."""
     runs = _read(folder)
     data = list(dict.fromkeys(rate["data"] for run in runs for rate in run["results"]))
     arms = {arm: name for arm, name in ARMS.items() if _of(runs, arm)}
@@ -109,7 +109,7 @@ def arms_table(folder: Path) -> str:
 
 
 def givens_table(folder: Path) -> str:
-    """Of looped runs: boards in one pass by their number of givens, with as many loops as in training."""
+    """Looped runs: boards in one pass by their number of givens, with as many loops as in training."""
     runs = _read(folder)
     head = " | ".join(f"{first} to {last}" for first, last in GIVENS)
     lines = [f"| givens | {head} |", "|---|" + "--:|" * len(GIVENS)]
@@ -152,8 +152,8 @@ def _looped_caption(runs: list[dict[str, Any]], data: list[str], arms: dict[str,
 
 
 def shipped_table(results: Path) -> str:
-    """Of the model in the package, the pilot's carried32: hard boards as the pilot measured them, and test boards as
-    `ttcnet sudoku eval` does."""
+    """The model in the package, the pilot's carried32: hard boards as measured by the pilot, and test boards by
+    `ttcnet sudoku eval`."""
     told = PILOT.findall((results / "looped" / "pilot.txt").read_text())
     found = {(data, int(loops), horizon): rate for data, loops, horizon, rate in told}
     test = json.loads((results / "shipped" / "test.json").read_text())

@@ -4,9 +4,9 @@
     python -m experiments.where_planning_pays --out experiments/where_planning_pays/results --only cart-pole/ttc/3200
 
 docs/imitation.md and docs/robot-arms.md have the questions, `dense`, `cart_pole`, `pendulums` and `arm` the systems,
-`imitation` the arms and what is judged. A run is a system, an arm and a number of demonstrations, with all its seeds.
-The learning rate of a system and an arm is chosen before, on a seed that no run has. Stopped or killed, the same
-command resumes, and what is done is skipped; several may work at a time, each with its own --only.
+`imitation` the arms and their measures. A run is a system, an arm and a number of demonstrations, with all its seeds.
+The learning rate of a system and an arm is chosen before, on a seed that no run has. After a stop the same command
+resumes and skips finished runs. Several commands may work at a time, each with its own --only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
 
 SAVE_EVERY = 250
 PROGRAM = "python -m experiments.where_planning_pays"
-TRAINING: dict[str, dict[str, Any]] = {  # of each run; and of those, also shorter, that choose the rate
+TRAINING: dict[str, dict[str, Any]] = {  # steps of each run; and of the shorter ones that choose the rate
     "dense": {"numbers": (51_200,), "tuned_at": 51_200, "steps": 1500, "batch": 256},
     "cart-pole": {"numbers": (320, 1000, 3200, 10_000), "tuned_at": 3200, "steps": 1000, "batch": 64},
     "pendulums": {"numbers": (10_000,), "tuned_at": 10_000, "steps": 1000, "batch": 64},
@@ -57,14 +57,14 @@ def _fits(name: str, words: str) -> bool:
 def main(
     out: Annotated[Path, typer.Option(help="Folder for the runs.")],
     only: Annotated[list[str] | None, typer.Option(help="Systems, arms, numbers, or all three; repeat.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Of training; if not given, what the system's runs have.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of training; if not given, those of the system.")] = None,
     seeds: Annotated[int, typer.Option(help="Seeds of every run.")] = 5,
-    rates: Annotated[str, typer.Option(help="Rates to choose from; a single one is taken.")] = "3e-3,1e-2,3e-2",
+    rates: Annotated[str, typer.Option(help="Rates to choose from; a single one is used.")] = "3e-3,1e-2,3e-2",
     judged: Annotated[int, typer.Option(help="Systems to judge by, for every horizon.")] = 512,
     episodes: Annotated[int, typer.Option(help="Systems to act in.")] = 64,
     heads: Annotated[int, typer.Option(help="Of TTC layers.")] = 8,
     state_size: Annotated[int, typer.Option(help="Of a head.")] = 8,
-    first_seed: Annotated[int, typer.Option(help="Of the seeds; 0 in the first two rounds.")] = 0,
+    first_seed: Annotated[int, typer.Option(help="First seed; 0 in the first two rounds.")] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
     from experiments.where_planning_pays.imitation import Demonstrations
@@ -115,7 +115,7 @@ def make(settings: Demonstrations, folder: Path, device: str) -> None:
 
 
 def _run(settings: Demonstrations, folder: Path, results: Any, device: str) -> dict[str, Any]:
-    """Train, judge and write; or read what is written."""
+    """Train, judge and write; or read the written result."""
     from experiments.shared.stacks import carry_out
     from experiments.where_planning_pays.imitation import Imitation
 

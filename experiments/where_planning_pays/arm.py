@@ -4,8 +4,8 @@ Four joints move, the wrist is locked; nothing has limits, and nothing collides.
 steps, so that a step of the planner is 0.05 seconds. The tip has to come to rest at a target.
 
 A state is the tip's distance to its target (3), the speeds of the joints (4) and their angles from the middle (4). The
-planner's state is the first seven; it knows the arm as it is near rest with these angles, by MuJoCo's own finite
-differences, and knows it anew at each step.
+planner's state is the first seven. The planner linearises the arm near rest with these angles, by MuJoCo's own finite
+differences, anew at each step.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WEIGHTS = "weights"
 
 
 class Model(NamedTuple):
-    """MuJoCo, its model and data, and what the model was read with."""
+    """MuJoCo, its model and data, and the original values of the model."""
 
     mujoco: Any
     model: Any
@@ -116,8 +116,8 @@ class Arm:
         return entries.mean(0)[vary], entries.std(0)[vary], vary
 
     def linear(self, systems: Systems, states: Tensor) -> tuple[Tensor, Tensor]:
-        """A (..., N, 7, 7) and B (..., N, 7, 4): `step` near rest with the angles of the states. The same
-        question twice in a row is answered once."""
+        """A (..., N, 7, 7) and B (..., N, 7, 4): `step` near rest with the angles of the states. The last
+        result is kept for a second call with the same states."""
         asked, found = self._last
         if asked is None or asked[0] is not systems or asked[1] is not states:
             arms, lead = self._arms(systems, states), states.shape[:-1]
@@ -157,7 +157,7 @@ class Arm:
 
 
 def _linear(angles: Any) -> tuple[Any, Any]:
-    """A and B of the arm that the model is now, in steps of the planner."""
+    """A and B of the model's present arm, in steps of the planner."""
     mujoco, model, data, *_, tip = read()
     data.qpos[:], data.qvel[:], data.ctrl[:] = MIDDLE + angles, 0, 0
     once, push = np.empty((2 * JOINTS, 2 * JOINTS)), np.empty((2 * JOINTS, JOINTS))
@@ -175,7 +175,7 @@ def _linear(angles: Any) -> tuple[Any, Any]:
 
 
 def _step(state: Any, torques: Any) -> None:
-    """The state, after the arm that the model is now has moved."""
+    """The state after a move of the model's present arm."""
     mujoco, model, data, *_, tip = read()
     data.qpos[:], data.qvel[:], data.ctrl[:] = MIDDLE + state[KNOWN:], state[3:KNOWN], torques
     mujoco.mj_kinematics(model, data)

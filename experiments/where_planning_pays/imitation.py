@@ -31,7 +31,7 @@ TOGETHER = ("system", "system-one", "mlp", "mlp-2.5")  # arms that take the hori
 TRAINED = (2, 4, 6, 8, 11, 16, 22, 32)  # horizons of demonstrations
 BETWEEN, BEYOND = (3, 12, 24), (48, 64)  # horizons that are held out
 LONGEST = TRAINED[-1]
-KNOB = (0, 1, 2, 4, 8, 16, 32, 64)  # horizons of the layer, where the planner's is 32 or 64
+KNOB = (0, 1, 2, 4, 8, 16, 32, 64)  # horizons of the layer, for the planner's 32 or 64
 STEPS = 80  # of an episode
 AT_ONCE = 4096
 
@@ -51,7 +51,7 @@ class Demonstrations(Settings):
 
 
 class OwnHorizons(TTCLayer):
-    """A layer that writes systems and takes a horizon (N,) of every token."""
+    """A layer that writes systems and takes a horizon for every token, (N,)."""
 
     def forward(self, x: Tensor, horizon: int | Tensor) -> Tensor:  # type: ignore[override]
         if not isinstance(horizon, Tensor):
@@ -63,7 +63,7 @@ class OwnHorizons(TTCLayer):
 
 
 class Nothing(nn.Module):
-    """No layer: what is left of the model is linear."""
+    """No layer: the rest of the model is linear."""
 
     def forward(self, x: Tensor, horizon: int) -> Tensor:
         return x
@@ -80,7 +80,7 @@ def told(x: Tensor, horizon: int) -> Tensor:
 
 
 class Imitation(Stack):
-    """A run; systems stay on the CPU. `most` is the longest horizon that arms are told which do not plan."""
+    """A run; systems stay on the CPU. `most` is the longest horizon that is told to arms that do not plan."""
 
     settings: Demonstrations
     most: int = 65_536
@@ -92,7 +92,7 @@ class Imitation(Stack):
         super().__init__(settings, device)
 
         def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            """Of x (horizons, tokens, features)."""
+            """The actions for x (horizons, tokens, features)."""
             if settings.arm in TOGETHER:
                 own: int | Tensor = torch.tensor(TRAINED, device=device).repeat_interleave(x.shape[1])
                 own = own if settings.arm in PLANS else 1
@@ -145,14 +145,14 @@ class Imitation(Stack):
         self.step += 1
 
     def _own(self, horizon: int) -> int:
-        """The layer's horizon where the planner has this one."""
+        """The layer's horizon for this horizon of the planner."""
         return horizon if self.settings.arm in PLANS else 1
 
     def unexplained(
         self, horizons: tuple[int, ...], *, kind: str = "seen", seed: int = 2,
         chosen: int | None = None, own: int | None = None,
     ) -> list[float]:  # fmt: skip
-        """The share of the variance of the planner's actions that members leave, over these horizons together."""
+        """The unexplained variance of the planner's actions, by member, over these horizons together."""
         errors = whole = torch.zeros(())
         for T in horizons:
             judged = self.tokens(self.settings.judged, seed, T, kind)
@@ -199,7 +199,7 @@ class Imitation(Stack):
             for horizon in (LONGEST, BEYOND[-1]):
                 for own in KNOB:
                     knob.append({"planner": horizon, "own": own, "values": self.unexplained((horizon,), own=own)})
-        else:  # what they do where they are told at most what they have seen
+        else:  # the same policies, told at most the longest horizon of training
             self.most = LONGEST
             for kind in self.system.KINDS:
                 for horizon in BEYOND:

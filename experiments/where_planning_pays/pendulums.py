@@ -36,7 +36,8 @@ def features(systems: Systems, states: Tensor) -> Tensor:
 
 
 def _parts(systems: Systems) -> tuple[Tensor, Tensor, Tensor]:
-    """What turns a pendulum: by its weight (N, 4), by a torque (N, 4); and the stiffness of the springs (N, 4, 4)."""
+    """Effects on a pendulum's speed: of its weight (N, 4), of a torque (N, 4); and the stiffness of the springs (N, 4,
+    4)."""
     mass, length, spring = systems.physics.values()
     stiffness = spring.new_zeros(len(spring), COUNT, COUNT)
     for k, (i, j) in zip(spring.unbind(1), PAIRS, strict=True):

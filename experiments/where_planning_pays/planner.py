@@ -1,6 +1,6 @@
-"""The planner that `where_planning_pays` imitates, and what its systems share: random numbers, tokens and costs.
+"""The planner that `where_planning_pays` imitates, and code that its systems share: random numbers, tokens and costs.
 
-It knows a system as it is near rest (linear: A, B) and minimises over T steps, anew at each step,
+It linearises a system near rest (A, B) and minimises over T steps, anew at each step,
 
     sum_t 1/2 s_t' diag(q) s_t + 1/2 u_t' diag(r) u_t        s_t = A s_{t-1} + B u_t
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ttcnet.lqr import LQR, solve
 
-Ranges = Mapping[str, tuple[int, float, float]]  # of each quantity how many there are, and between what
+Ranges = Mapping[str, tuple[int, float, float]]  # of each quantity, its number and its range
 
 
 class System(Protocol):
@@ -23,7 +23,7 @@ class System(Protocol):
 
     @property
     def KINDS(self) -> Mapping[str, Any]:
-        """What is seen in training, and what is held out."""
+        """The kinds of systems: those of training, and held-out ones."""
 
     def draw(self, count: int, seed: int, kind: str = "seen") -> tuple[Systems, Tensor]: ...
 
@@ -57,7 +57,7 @@ def draw(ranges: Ranges, spread: Tensor, count: int, seed: int) -> tuple[Systems
 def features(ranges: Ranges, spread: Tensor, systems: Systems, states: Tensor) -> Tensor:
     """Tokens (..., features): all that the planner knows but its horizon, each of mean 0 and variance 1 in training."""
     known = torch.cat([*systems.physics.values(), systems.q, systems.r], 1).log()
-    order = sorted(ranges, key=lambda name: (name == "r", name.startswith("q")))  # stable: as they are joined above
+    order = sorted(ranges, key=lambda name: (name == "r", name.startswith("q")))  # stable: in the order above
     ends = [ranges[name][1:] for name in order for _ in range(ranges[name][0])]
     low, high = torch.tensor(ends, dtype=torch.float64).log().unbind(1)
     told = (known - (low + high) / 2) / ((high - low) * 12**-0.5)
@@ -78,6 +78,6 @@ def actions(systems: Systems, A: Tensor, B: Tensor, states: Tensor, horizon: int
 
 
 def cost(systems: Systems, states: Tensor, u: Tensor) -> Tensor:
-    """Of a step that takes u and ends in these states."""
+    """The cost of a step that takes u and ends in these states."""
     places = states[..., : systems.q.shape[-1]]
     return ((systems.q * places.square()).sum(-1) + (systems.r * u.square()).sum(-1)) / 2

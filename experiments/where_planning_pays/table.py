@@ -1,15 +1,15 @@
 """Tables of experiments/where_planning_pays.
 
 where-planning-pays-SYSTEM    unexplained variance by arm, horizon and kind of system, with the most demonstrations
-where-planning-pays-knob      TTC layers where their own horizon changes at the test
-where-planning-pays-acting    what it costs to act
+where-planning-pays-knob      TTC layers with another horizon at the test
+where-planning-pays-acting    the cost of acting
 where-planning-pays-numbers   unexplained variance by the number of demonstrations
-where-planning-pays-answers   the questions, answered by the rules that the page sets, and what follows for a user
+where-planning-pays-answers   the questions, answered by the rules that the page sets, and the advice for a user
 
-The third round is in a folder of its own: its tables are where-planning-pays-third-answers, and so on. So are the arms
-of MuJoCo, in two, by the steps of training:
+The third round is in a folder of its own: its tables are where-planning-pays-third-answers, and so on. The arms of
+MuJoCo are in two further folders, by the steps of training:
 
-where-planning-pays-mujoco            all that is reported of a run, a line each
+where-planning-pays-mujoco            all figures of a run, one line for each run
 where-planning-pays-mujoco-answers    the questions
 """
 
@@ -37,7 +37,7 @@ ONE_STEP = {"system": "system-one"}  # the same layer with one step; "one" for t
 KNOB = (0, 1, 2, 4, 8, 16, 32, 64)
 COLUMNS = [(kind, name) for kind in ("seen", "held out") for name in ("trained", "between", "48", "64")]
 THIRD = "third"
-MUJOCO = {"mujoco": "", "mujoco-longer": ", twice as long"}  # folders, and what their runs are called
+MUJOCO = {"mujoco": "", "mujoco-longer": ", twice as long"}  # folders, and the names of their runs
 ARM_SYSTEMS = ("arms", "arm", "arm-matrices")
 MORE = 30_000  # demonstrations that only MLPs have
 TOLD, YES = ", told 32", "**yes**: "
@@ -183,7 +183,7 @@ def _mujoco(results: Path) -> list[str]:
 
 
 def _mujoco_answers(results: Path) -> list[str]:
-    """The questions that are asked of the arms of MuJoCo."""
+    """The questions about the arms of MuJoCo."""
     titles = [
         "1. below both MLPs, horizons of training", "2. below both MLPs, T = 64", "2. heavier arms", "2. other weights",
         "3. planner at T = 32: TTC at T = 8 below T = 1", "4. not above MLPs with three times the demonstrations",
@@ -221,7 +221,7 @@ def _of_arms(results: Path) -> list[tuple[str, dict[str, dict[int, Run]]]]:
 
 
 def _best_told(run: Run, kind: str) -> list[float]:
-    """At T = 64, by the better way of telling."""
+    """At T = 64, told T or 32 at most, whichever is better."""
     found = [x["values"] for x in run["unexplained"] if x["systems"] == kind and x["name"].split(",")[0] == "64"]
     return min(found, key=mean)
 
@@ -231,7 +231,7 @@ def _one_step(arm: str) -> str:
 
 
 def _advice(system: str, here: dict[str, Run], arms: list[str]) -> str:
-    """What a user should take from a system, by question 1, and by question 5 where it was asked."""
+    """The advice of a system to a user, by question 1, and by question 5 if it was asked."""
     yes = any(verdict(_left(here[arm]), [_left(here[rival]) for rival in MLPS]).startswith(YES) for arm in arms)
     if not yes:
         text = f"**Do not plan ahead with it for** {USES[system]}: at the horizons of training an MLP does as well or "
@@ -266,7 +266,7 @@ def verdict(values: Sequence[float], rivals: list[list[float]], least: bool = Fa
 
 
 def _times(run: Run, kind: str = "seen", horizon: int = 32, told: int | None = None) -> list[float]:
-    """What acting costs, as multiples of the planner's cost."""
+    """The cost of acting, as multiples of the planner's cost."""
     found = _episodes(run, kind, horizon, told)
     return [cost / found["planner"]["cost"] for cost in found["cost"]]
 
@@ -284,7 +284,7 @@ def _act(run: Run, kind: str, horizon: int, told: int | None = None) -> str:
 
 
 def own_horizon(run: Run, own: int) -> list[float]:
-    """Where the planner's is 32."""
+    """For the planner's horizon 32."""
     return next(x["values"] for x in run["knob"] if (x["planner"], x["own"]) == (32, own))
 
 

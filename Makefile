@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
-# packages come without bytecode, to install faster; without this every process would compile what it imports anew
+# packages come without bytecode, to install faster; without this every process would compile its imports anew
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test test-fast test-machines lint types format docs notebooks tables bench bench-gpu lock clean
@@ -40,7 +40,7 @@ docs: $(VENV)/test.installed ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "Read it with: python3 -m http.server --directory site. Without a server, open site/index.html; search needs one."
 
-notebooks: $(VENV)/test.installed ## run the notebooks and keep what they show
+notebooks: $(VENV)/test.installed ## run the notebooks and store their output
 	$(PIP) --editable '.[notebooks]'
 	$(BIN)/python notebooks/run.py
 

@@ -1,4 +1,4 @@
-"""What the site needs beyond MkDocs. The pages in docs/ are written for a reader of the repository; for the site,
+"""Additions of the site to MkDocs. The pages in docs/ are written for a reader of the repository; for the site,
 
 notebooks      become pages, their outputs included
 other files    that pages link to (experiments, source) become pages too, so that no link leads outside
@@ -40,7 +40,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def _target(page: str, link: str) -> Path:
-    """What a link on a page of docs/, or of notebooks/, leads to."""
+    """The target of a link on a page of docs/, or of notebooks/."""
     folder = NOTEBOOKS if page.startswith("notebooks/") else (DOCS / page).parent
     return Path(os.path.normpath(folder / link))
 
@@ -70,7 +70,7 @@ def _address(path: Path) -> str:
 
 
 def _listing(path: Path) -> str:
-    """A file, or what is in a folder, as a page that only links lead to."""
+    """A file, or the content of a folder, as a page that only links lead to."""
     title = f"---\nsearch:\n  exclude: true\n---\n# {path.relative_to(ROOT)}\n\n"
     if path.is_dir():
         names = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())

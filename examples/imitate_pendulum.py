@@ -120,7 +120,7 @@ def main(
     with errors_as_sentences():
         require("gymnasium", "gym", "The pendulum")
         learned, angles = imitate(guess, steps), {}
-        for name, body in (("the first guess", guess), ("what was learned", learned)):
+        for name, body in (("the first guess", guess), ("the learned body", learned)):
             print(f"Planning with {name}: mass {body[0]:.3f}, length {body[1]:.3f}")
             angles[name] = swing_up(body, moves)
         draw(angles, out)

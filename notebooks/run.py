@@ -1,7 +1,6 @@
-"""Run the notebooks and keep what they show: `make notebooks`. Names as arguments run those alone.
+"""Run the notebooks and store their output: `make notebooks`. Names as arguments run those alone.
 
-What a run leaves behind that differs from one to the next (times, versions) is taken out, so that a change in git is a
-change in what is shown.
+Output that differs from run to run (times, versions) is removed, so that a change in git is a change of the content.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ def answer(*texts, finish="stop", logprob=None):
 def serving(script, model="tiny"):
     """The address of a server, and the list of requests it got. `script(request, number)` gives the answer as a dict or
     as bytes, a status as an int or (int, headers), "drop" to hang up, "tear" to send half an answer, or seconds to
-    stall as a float. `model` is the name of its model, or what it says of its models, as a dict or as bytes."""
+    stall as a float. `model` is the name of its model, or its reply about models, as a dict or as bytes."""
     models = model if isinstance(model, dict | bytes) else {"data": [{"id": model}]}
     seen, lock = [], threading.Lock()
 

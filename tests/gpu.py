@@ -32,10 +32,10 @@ def command(job: str) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=9, help="what is not done by then is stopped")
-    parser.add_argument("--out", type=Path, default=Path("gpu-tests"), help="folder for what each process prints")
+    parser.add_argument("--minutes", type=float, default=9, help="tests that are not done by then are stopped")
+    parser.add_argument("--out", type=Path, default=Path("gpu-tests"), help="folder for the output of each process")
     parser.add_argument("--at-once", type=int, default=max(1, (os.cpu_count() or 1) - 1), help="processes")
-    parser.add_argument("--only", default="", help="what has this in its name alone")
+    parser.add_argument("--only", default="", help="only tests with this in their names")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         print("There is no CUDA device here: torch.cuda.is_available() is False.")

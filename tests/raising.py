@@ -1,4 +1,4 @@
-"""What an error is about, for tests that leave its sentence free to improve."""
+"""Code and field of an error, for tests that leave its sentence free to improve."""
 
 import re
 

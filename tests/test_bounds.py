@@ -179,7 +179,7 @@ def test_what_goes_wrong_in_a_piece_is_told():
 WAIT = """
 import signal, sys, torch
 from ttcnet.nn import TTCLayer
-signal.signal(signal.SIGINT, signal.default_int_handler)  # what is started in the background ignores it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background process ignores it
 torch.set_num_threads(1)
 backend, context, tokens = sys.argv[1:]
 layer = TTCLayer(64, heads=16, backend=backend, context=context)

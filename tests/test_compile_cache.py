@@ -1,4 +1,4 @@
-"""What is compiled at run time, where it cannot be kept: it works all the same, and says so."""
+"""Compiled code that cannot be kept on disk: everything works, with a message."""
 
 import errno
 import math
@@ -23,13 +23,13 @@ def new():
 
 
 def no_folder(patched):
-    """A read-only installation and no home: there numba refuses to keep what it compiles."""
+    """A read-only installation and no home: there numba refuses to keep compiled code."""
 
     def refuse(function):
         raise RuntimeError(f"cannot cache function {function.__name__!r}: no locator available for file 'loops.py'")
 
     patched.setattr(Dispatcher, "enable_caching", refuse)
-    return "there is no folder that can be written"
+    return "no folder is writable"
 
 
 def full_disk(patched):
@@ -64,7 +64,7 @@ def test_planning_is_compiled_all_the_same(trouble, monkeypatch, caplog):
     faded = np.empty((2, 3), np.float32)
     loops("ttcnet.lqr.kernels.fused_cpu_loops")._fade(np.ones((2, 3), np.float32), 2, faded)
     assert faded == pytest.approx(math.exp(-2))
-    assert caplog.text.count(f"what is compiled here cannot be kept ({reason})") == 1
+    assert caplog.text.count(f"compiled code cannot be kept ({reason})") == 1
     assert "set NUMBA_CACHE_DIR to a folder that can be written" in caplog.text
 
 
@@ -72,7 +72,7 @@ def test_planning_is_compiled_all_the_same(trouble, monkeypatch, caplog):
 def test_sudoku_too(trouble, monkeypatch, caplog):
     reason = trouble(monkeypatch)
     assert loops("ttcnet.tasks.sudoku.solver_loops")._digit(np.int64(4)) == 3
-    assert caplog.text.count(f"what is compiled here cannot be kept ({reason})") == 1
+    assert caplog.text.count(f"compiled code cannot be kept ({reason})") == 1
 
 
 def test_a_compiler_that_needs_a_folder_gets_one(tmp_path, caplog):
@@ -91,7 +91,7 @@ def test_a_compiler_that_needs_a_folder_gets_one(tmp_path, caplog):
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """NVRTC, which is not here: what it was asked to compile."""
+    """A stand-in for NVRTC, which is not installed here; it records the sources to compile."""
 
     class Compiler:
         def nvrtcVersion(self, *_):
@@ -151,6 +151,6 @@ def test_kernels_for_cuda_are_compiled_all_the_same(trouble, compiled, tmp_path,
     reason = trouble(monkeypatch, tmp_path)
     assert [binary(), binary()] == [b"code"] * 2
     assert len(asked) == 2
-    assert caplog.text.count(f"what is compiled here cannot be kept ({reason})") == 1
+    assert caplog.text.count(f"compiled code cannot be kept ({reason})") == 1
     assert "set XDG_CACHE_HOME" in caplog.text
     assert not list(tmp_path.rglob("*.cubin"))

@@ -31,7 +31,7 @@ def words(tmp_path):
 
 
 def told_early(given, **environment):
-    """What a command complains of, in a process that has imported nothing heavy by then."""
+    """The error of a command, in a process that has imported nothing heavy by then."""
     code = (
         "import sys\n"
         "from ttcnet.cli import app\n"

@@ -1,4 +1,4 @@
-"""Settings that a TOML file gives, and what is wrong with them."""
+"""Settings in a TOML file, and errors in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is changed for a whole process is said, and put back where it can be."""
+"""A change for a whole process prints a message, and is undone if possible."""
 
 import pytest
 import torch

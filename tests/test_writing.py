@@ -1,4 +1,4 @@
-"""What is written is there whole or not at all, with the user's permissions; no device or pipe is replaced by it."""
+"""Files are written completely or not at all, with the user's permissions; no device or pipe is replaced."""
 
 import csv
 import json
@@ -152,7 +152,7 @@ def test_files_have_the_permissions_that_the_umask_gives(tmp_path, mask):
 
 
 def test_folders_too(tmp_path, mask):
-    """transformers and safetensors keep what they write from others."""
+    """Files of transformers and safetensors are closed to other users."""
     from safetensors.torch import save_file
 
     for text in ("one", "two"):

@@ -42,7 +42,7 @@ LR = 3e-4  # the paper's 2e-5 is for a model 50 times as large and far more step
 
 FROZEN: dict[str, Any] = dict(every=24)  # one layer, in the 24th of 30 decoder layers
 FROZEN_ARMS: dict[str, dict[str, Any]] = {
-    "ttc": {"action_gain": 4.0},  # without it W_out starts too faint: docs/math-small.md, Louder actions
+    "ttc": {"action_gain": 4.0},  # without it W_out learns too slowly: docs/math-small.md, Larger initial actions
     "system": {"context": "system", "state_size": 8, "rank": 224},
     "mlp": {"insert": "mlp"}, "mlp-2.5": {"insert": "mlp", "heads": 40},  # as large as TTC with 40 heads
     "gdn": {"insert": "gdn"}, "attention": {"insert": "attention"},
@@ -68,7 +68,7 @@ class Run(NamedTuple):
     def plans(self) -> bool:
         return self.adapter is not None and self.adapter.get("insert", "ttc") == "ttc"
 
-    def louder(self, gain: float) -> Run:
+    def with_gain(self, gain: float) -> Run:
         """With that gain, if it plans."""
         return self if not self.plans else self._replace(adapter={**(self.adapter or {}), "action_gain": gain})
 
@@ -129,7 +129,7 @@ def main(
     with errors_as_sentences():
         if action_gain is not None:
             check_gain(action_gain)
-            chosen = {name: run.louder(action_gain) for name, run in chosen.items()}
+            chosen = {name: run.with_gain(action_gain) for name, run in chosen.items()}
         _make(task, chosen, base, out, data, epochs or EPOCHS[task], lr, inserted_lr, tokens, minutes, device)
 
 

@@ -71,10 +71,10 @@ def math_small_table(name: str, results: Path) -> str:
     if view == "ablations":  # at the learning rate at which they were made
         runs = max([runs, *rates.values()], key=lambda each: sum(bool(_of(each, kind)) for kind in ABLATIONS))
     if view in ("rates", "gains", "plans"):
-        faster, louder = ([run for each in of.values() for run in each] for of in (rates, gains))
-        first = (faster if view == "rates" else louder)[0]
+        faster, larger = ([run for each in of.values() for run in each] for of in (rates, gains))
+        first = (faster if view == "rates" else larger)[0]
         make = {"rates": _rates, "gains": _gains, "plans": _plans}[view]
-        lines, runs = make(task, [*runs, *faster, *([] if view == "rates" else louder)], full)
+        lines, runs = make(task, [*runs, *faster, *([] if view == "rates" else larger)], full)
     else:
         first = runs[0]
         lines = {"": _models, "horizons": _horizons, "ablations": _ablations}[view](task, runs, full)

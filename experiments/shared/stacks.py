@@ -46,7 +46,7 @@ class Settings:
 
 
 class Tokens(NamedTuple):
-    """Features (N, features) and targets (N, m), both of variance 1 over what is trained on, in float32."""
+    """Features (N, features) and targets (N, m), both of variance 1 over the training tokens, in float32."""
 
     x: Tensor
     y: Tensor

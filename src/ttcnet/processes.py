@@ -120,7 +120,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def check_shared(out: Path) -> None:
-    """Fail, in all processes, if one of them does not see what the first one writes to the folder."""
+    """Fail, in all processes, if one of them does not see a file that the first one writes to the folder."""
     if count() == 1 or not dist.is_initialized():
         return
     sign = out / f".sign-{int(total(torch.tensor(secrets.randbits(48) if is_first_process() else 0)))}"

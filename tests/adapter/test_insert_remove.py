@@ -75,7 +75,7 @@ def test_layers_stand_where_the_configuration_says():
     assert all(isinstance(layer, TTCLayer) for layer in inside)
 
 
-def test_actions_may_start_louder(tmp_path):
+def test_actions_may_start_larger(tmp_path):
     model = adapter.insert(base(), config(action_gain=4))
     weights = [value for name, value in adapter.parameters(model).items() if "action_norm" in name]
     assert weights
@@ -89,7 +89,7 @@ def test_actions_may_start_louder(tmp_path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_place_is_between_attention_and_mlp(family):
-    """What an insertion adds is what it would add to the sum after attention, and the MLP sees it."""
+    """The output of an inserted layer is that for the sum after attention, and the MLP sees it."""
     model, x = awake(family, every=4), tokens()
     layer, seen = model.model.layers[3], {}
     last = layer.post_feedforward_layernorm if family == "gemma3" else layer.mlp

@@ -1,4 +1,4 @@
-"""Generation: what is remembered with a cache is what is recomputed without one."""
+"""Generation with a cache gives the same as recomputing without one."""
 
 import copy
 

@@ -159,7 +159,7 @@ def test_the_whole_model(family, tmp_path):
 
 
 def test_a_whole_model_has_all_weights_or_none_that_are_inserted(tmp_path):
-    """What is missing would be made up; a base's weights alone are where insertion starts."""
+    """Missing weights would be initialised at random; a base without inserted weights is a valid start."""
     model = awake()
     model.save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")

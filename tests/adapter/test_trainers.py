@@ -85,7 +85,7 @@ def test_a_horizon_by_call(loaded):
 
 
 def test_a_horizon_by_call_with_gradient_check_pointing(loaded):
-    """What is computed again is computed with the same horizon."""
+    """Recomputation in the backward pass uses the same horizon."""
     gradients = []
     for checkpointing in (False, True):
         if checkpointing:

@@ -1,4 +1,4 @@
-"""Benchmarks of control problems: providers agree, and lines hold what was measured and where."""
+"""Benchmarks of control problems: providers agree, and lines hold measurement and machine."""
 
 import pytest
 from typer.testing import CliRunner

@@ -1,4 +1,4 @@
-"""The benchmark command measures what it says and writes down where."""
+"""The benchmark command measures the points that it names, and records the machine."""
 
 import csv
 import math

@@ -1,4 +1,4 @@
-"""The commands, given what they cannot use: a sentence, and nothing done before it."""
+"""Input that the commands cannot use is an error in one sentence, before any work."""
 
 import json
 import shutil

@@ -11,7 +11,7 @@ from ttcnet.data.settings import Near, Settings, Source
 
 
 def through(tmp_path, *files, near=Near()):  # noqa: B008
-    """Ids that are left, and what was dropped, with the earlier row that it copies."""
+    """Ids that are left, and the dropped rows, each with the earlier row that it copies."""
     sources = [Source(str(write(tmp_path / f"{chr(97 + n)}.jsonl", file))) for n, file in enumerate(files)]
     folder = tmp_path / "run"
     run(Settings(str(folder), sources, near=near))

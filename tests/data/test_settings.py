@@ -1,4 +1,4 @@
-"""The file that describes a run, and what is wrong with it."""
+"""The file that describes a run, and errors in it."""
 
 from pathlib import Path
 
@@ -100,7 +100,7 @@ def test_a_server_may_move():
 def test_recipes_are_in_order(path):
     made = from_table(Settings, read_toml(path))
     assert made.out == f"runs/data/{'math-small' if path.stem == 'data' else path.stem}"
-    if path.stem != "train":  # which puts together what has been cleaned
+    if path.stem != "train":  # which joins cleaned data
         assert made.decontaminate.words == 13
 
 

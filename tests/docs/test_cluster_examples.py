@@ -1,4 +1,4 @@
-"""The files of examples/cluster start what they say: by two processes on the CPU, from one settings file."""
+"""The files of examples/cluster start their runs: by two processes on the CPU, from one settings file."""
 
 import json
 import os

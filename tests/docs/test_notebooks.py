@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, and keep what they showed."""
+"""The notebooks run from top to bottom, and contain their output."""
 
 import json
 from pathlib import Path

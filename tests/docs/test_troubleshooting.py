@@ -67,7 +67,7 @@ def test_an_error_that_is_missing_is_noticed(code, field, known):
 
 
 def texts():
-    """Every string in the source, with … for what is filled in."""
+    """Every string in the source, with … for inserted values."""
     for path in (ROOT / "src" / "ttcnet").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.JoinedStr):

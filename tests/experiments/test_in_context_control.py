@@ -1,4 +1,4 @@
-"""In-context control: systems are what the page says, trunks are causal, demonstrations belong to their prefixes, runs
+"""In-context control: systems are those of the page, trunks are causal, demonstrations belong to their prefixes, runs
 resume and write all that belongs."""
 
 import json
@@ -88,7 +88,7 @@ def test_a_fit_is_least_squares_after_every_transition_and_says_how_uncertain_it
     first, last = (fits.at(length).features()[:, world.STATES * world.BOTH] for length in (1, 16))
     assert (last > 0).all()
     assert (last < first).all()
-    assert (first < 1).all()  # 1 is what is known before any transition
+    assert (first < 1).all()  # 1 is the value before any transition
 
 
 def test_a_fit_grows_with_what_a_policy_sees():

@@ -1,5 +1,5 @@
-"""LQR in a token: the problems are solved right, the switches do what they say, runs resume; and the layer learns to
-plan what it reads, better than an MLP of its size."""
+"""LQR in a token: the problems are solved right, the switches have their effects, runs resume; and the layer learns to
+plan from a token, better than an MLP of its size."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""docs/reproduce.md: the commands of the main table connect, what one writes the next one reads."""
+"""docs/reproduce.md: each command of the main table reads the output of the one before it."""
 
 import json
 import re

@@ -82,7 +82,7 @@ def test_a_stopped_recipe_goes_on(small):
     assert not (parts / "ttc-0" / "metrics.json").exists()
     assert len((parts / "ttc-0" / "log.jsonl").read_text().splitlines()) == 1  # stopped after 4 steps
     small("best", "parts", steps=8)
-    small("best", "parts", steps=8)  # what is done is skipped
+    small("best", "parts", steps=8)  # finished runs are skipped
     one, two = ((folder / "ttc-0" / "model" / "model.safetensors").read_bytes() for folder in (whole, parts))
     assert one == two
     assert (whole / "ttc-0" / "log.jsonl").read_text() == (parts / "ttc-0" / "log.jsonl").read_text()

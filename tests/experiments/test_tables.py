@@ -106,7 +106,8 @@ def test_the_decoding_table_has_the_papers_figures():
 
 
 def small_runs(folder, task="math", changes=None):
-    """Made-up runs of the small table: what a run has more than others, it has at all horizons and of all problems."""
+    """Made-up runs of the small table: a run that is better than others is better at all horizons and on all
+    problems."""
     asked, given = ("gsm8k", "math500"), ("gsm8k", "math-held-out")
     if task == "countdown":
         asked = given = ("countdown",)
@@ -241,7 +242,7 @@ def test_the_small_tables_refuse_runs_that_cannot_be_compared(tmp_path):
 
 
 def token_runs(folder, **changes):
-    """Made-up runs of LQR in a token: a layer, an MLP, and a switch that halves what is left unexplained."""
+    """Made-up runs of LQR in a token: a layer, an MLP, and a switch that halves the unexplained variance."""
     for arm, values in (
         ("ttc", [0.2, 0.3]),
         ("mlp", [0.4, 0.6]),

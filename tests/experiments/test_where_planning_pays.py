@@ -163,7 +163,7 @@ def test_near_rest_arms_are_linear_where_they_are(system, mujoco):
 
 @pytest.mark.parametrize("system", ARMS_OF_MUJOCO.values(), ids=ARMS_OF_MUJOCO)
 def test_the_distance_of_an_arm_is_that_of_its_tip(system, mujoco):
-    """Where the tip is at its target the distance is zero: what is added to it is what the tip moves."""
+    """With the tip at its target the distance is zero: a change of the distance is the move of the tip."""
     systems, states = groups(system, 1)
     ours = arm.read()
 
@@ -190,7 +190,7 @@ def test_tokens_of_arms_are_scaled_and_say_all(system, mujoco):
     moved = [one._replace(q=1.5 * one.q), one._replace(r=1.5 * one.r)]
     moved += [one._replace(physics=one.physics | {name: value.flip(1)}) for name, value in one.physics.items()]
     moved += [one._replace(physics=one.physics | {"hand": 1.5 * one.physics["hand"]})]
-    moved = [other for other in moved if other is not moved[3]]  # a single number, flipped, is what it was
+    moved = [other for other in moved if other is not moved[3]]  # a single number, flipped, is unchanged
     for other in moved:
         assert not torch.equal(system.features(other, states[:1]), system.features(one, states[:1]))
 

@@ -1,4 +1,4 @@
-"""A few hundred cases, the same every time: a command line, and what is damaged before it is given."""
+"""A few hundred cases, the same every time: a command line, and a damage to its input."""
 
 import os
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from .world import LINES, PUZZLE, placeholders
 
 SEED = int(os.environ.get("FUZZ_SEED", "19"))  # another seed takes others of the same kinds
 CASES = 800
-SPARE = ("chat_template.jinja", "generation_config.json", "tokenizer_config.json")  # what a model can do without
+SPARE = ("chat_template.jinja", "generation_config.json", "tokenizer_config.json")  # files that a model does not need
 KEPT = ("made", "again", "asked", "tuned", "trained")
 UNREAD = ("adapter/config.json", "answers/summary.json")  # which others read
 EACH = 6  # damaged fields of a file
@@ -19,7 +19,7 @@ ODD = [
     "", " ", "-1", "0", "1e999", "nan", "-inf", "x", damage.DIGITS, str(damage.HUGE), "1,2,", ",", "0x10", "٣", "1.5",
     "\x1b[31m", "a" * 5000, "None", "1;2", "--", "../..",
 ]  # fmt: skip
-# options by the kind of what they take; every one gets something odd
+# options by the kind of their values; every one gets something odd
 OPTIONS = {
     "sudoku train": "architecture steps batch lr final-lr weight-decay dropout augmentation ema horizon layers width "
     "heads ttc-heads seed save-every device data out loops loops-per-step interleave supervision context inserted-lr "

@@ -90,7 +90,7 @@ def changed(content: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 def field_of(path: Path, random: Random) -> str:
-    """Put something odd into a field of a JSON file, or of a line of a JSON Lines file; what was done."""
+    """Put something odd into a field of a JSON file, or of a line of a JSON Lines file; returns a description."""
     lines = (
         [json.loads(line) for line in path.read_text().splitlines() if line.strip()] if path.suffix == ".jsonl" else []
     )
@@ -105,7 +105,7 @@ def field_of(path: Path, random: Random) -> str:
 
 
 def toml_of(path: Path, random: Random) -> str:
-    """Put something odd into a field of a TOML file, written line by line; what was done."""
+    """Put something odd into a field of a TOML file, written line by line; returns a description."""
     lines = path.read_text().splitlines()
     place = random.choice([number for number, line in enumerate(lines) if "=" in line])
     odd = ["", "nan", "inf", "-1", "0", "1.5", DIGITS, "true", '""', '"x"', "[]", "{}", "[[[[1]]]]", "2020-01-01"]
@@ -117,7 +117,7 @@ def toml_of(path: Path, random: Random) -> str:
 
 
 def tensors_of(path: Path, way: str, random: Random) -> str:
-    """Damage a safetensors file in its header, its shapes, its types or its numbers; what was done."""
+    """Damage a safetensors file in its header, its shapes, its types or its numbers; returns a description."""
     import torch
     from safetensors import safe_open
     from safetensors.torch import save_file

@@ -1,4 +1,4 @@
-"""The fuzz, whole: see cases.py for what is tried."""
+"""All cases of the fuzz; cases.py describes them."""
 
 import json
 import re
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def verdict(news):
-    """What is wrong with how a case ended; nothing if all is well."""
+    """The fault in the end of a case; empty if there is none."""
     said = news["said"]
     if news["trace"]:
         return f"traceback: {news['trace'].splitlines()[-1][:200]}"

@@ -34,7 +34,7 @@ doc_to_target: ' {{{{answer}}}}'
 """
 SHORT = "--max-tokens 3 --limit 2 --device cpu"
 TRAIN = "--steps 2 --batch 2 --layers 2 --width 8 --heads 2 --device cpu"
-# what a command reads by the name of what is read, {x}; what it writes is {new}
+# commands; {x} is an input by its name, {new} the output
 LINES = {
     "sudoku train": f"sudoku train --data {{boards.csv}} --out {{new}} {TRAIN}",
     "sudoku train again": f"sudoku train --data {{boards.csv}} --out {{trained}} {TRAIN}",

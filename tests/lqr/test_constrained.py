@@ -1,4 +1,4 @@
-"""solve_constrained: against another solver, finite differences, and what it says about problems without a solution."""
+"""solve_constrained: against another solver, finite differences, and messages about problems without a solution."""
 
 import clarabel
 import numpy

@@ -1,4 +1,4 @@
-"""ilqr: known problems, other solvers, finite differences, and what it says when it does not go well."""
+"""ilqr: known problems, other solvers, finite differences, and messages about problems that fail."""
 
 import math
 import warnings

@@ -1,4 +1,4 @@
-"""`plan` under torch.func: every backend, whatever is mapped over; and what has no rule says so."""
+"""`plan` under torch.func: every backend, vmap over any field; and errors where there is no rule."""
 
 from dataclasses import replace
 

@@ -161,7 +161,7 @@ def test_half_precision_in_float32_inside(plan, dtype):
     assert {x.dtype for x in found.values()} == {dtype}
     eps = torch.finfo(dtype).eps
     for name, error in relative_errors(found, truth).items():
-        assert error < eps, name  # nothing is lost but the rounding of what comes in and goes out
+        assert error < eps, name  # nothing is lost but the rounding of inputs and outputs
 
 
 def test_autocast_around_it_changes_nothing(plan):
@@ -253,7 +253,7 @@ def test_operators_are_well_behaved():
 
 
 def test_compiled_training_plans_once(monkeypatch):
-    """The backward pass takes what the forward pass kept, and does not plan again."""
+    """The backward pass uses the check-points of the forward pass, and does not plan again."""
     backend, asked = import_module("ttcnet.lqr.reference"), []
     forward = backend.forward
     monkeypatch.setattr(backend, "forward", lambda *args: asked.append(args[-1]) or forward(*args))

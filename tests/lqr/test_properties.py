@@ -1,4 +1,4 @@
-"""What must hold for any problem, tried on many."""
+"""Properties of any problem, tried on many."""
 
 import torch
 from hypothesis import given

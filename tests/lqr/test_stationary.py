@@ -85,7 +85,7 @@ def test_without_a_terminal_cost_the_last_step_is_like_the_others():
     ("n", "m", "rank", "growth"), [(1, 1, None, 1.1), (5, 3, None, 1.5), (3, 5, 1, 0.5), (16, 7, 4, 1.1)]
 )
 def test_digits_of_float32(n, m, rank, growth, scale):
-    """An error of 200 times what a rounding of the inputs does, or 1e-5 in u and 1e-4 in a gradient."""
+    """An error of 200 times the effect of a rounding of the inputs, or 1e-5 in u and 1e-4 in a gradient."""
     family = draw(n, m, rank=rank, growth=growth, scale=scale, dtype=torch.float32)
     exact = StationaryLQR(**{name: getattr(family, name).double() for name in FIELDS})
     random = torch.Generator().manual_seed(1)

@@ -1,4 +1,4 @@
-"""A loaded model computes what it did when it was saved, wherever in its file the weights lie."""
+"""A loaded model computes the same as when it was saved, for any place of the weights in its file."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""TTC-Net models: Hugging Face conventions, generation, what they may look at."""
+"""TTC-Net models: Hugging Face conventions, generation, masks."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""Blocks applied in loops: what that means, caches, losses, storage; and models from before."""
+"""Blocks applied in loops: meaning, caches, losses, storage; and older models."""
 
 import json
 import logging
@@ -152,7 +152,7 @@ def test_cells_are_judged_after_every_block_or_loop(supervision, judged):
     each = [model.classifier(model.model.norm(state)) for state in states]
     losses = [torch.nn.functional.cross_entropy(logits.mT, labels, ignore_index=-100) for logits in each]
     assert torch.allclose(output.loss, torch.stack(losses).mean(), atol=1e-5)
-    if supervision == "loop":  # what is judged after loop 2 is what comes out of 2 loops
+    if supervision == "loop":  # the loss after loop 2 is that of a model with 2 loops
         assert torch.allclose(output.block_logits[1], model(boards, loops=2).logits, atol=1e-5)
 
 

@@ -25,7 +25,7 @@ ARCHIVE = f"https://github.com/huggingface/transformers/archive/refs/tags/v{tran
 MINUTES = 40
 # tests that cannot apply, and why; whatever else fails is an error, and so is one of these that passes
 EXCEPTIONS: dict[str, str] = {}
-# what the source distribution leaves out, and the common tests import
+# missing from the source distribution, and imported by the common tests
 LEFT_OUT = {
     "generation/test_utils.py": "class GenerationTesterMixin: ...\n",
     "exporters/test_export.py": "class ExportTesterMixin: ...\n",

@@ -24,7 +24,7 @@ LLAMA = FAMILIES[0]
 
 
 class Inputs:
-    """What the tests ask of a model: its classes, a small configuration, and inputs."""
+    """A model for the tests: its classes, a small configuration, and inputs."""
 
     batch_size, seq_length, num_hidden_layers, is_training = 13, 7, 2, True
     hidden_size, num_attention_heads, vocab_size = 32, 4, 99

@@ -233,7 +233,7 @@ def test_float32_keeps_its_digits(kind, regime):
 def test_linear_scan(length):
     torch.manual_seed(0)
     a = torch.rand(2, length, 3, dtype=torch.float64)
-    a[:, ::4] = 0  # what is forgotten at once has no quotient
+    a[:, ::4] = 0  # a state that is forgotten at once has no quotient
     b, first = torch.randn(2, length, 3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
     h, wanted = first, []
     for t in range(length):

@@ -184,7 +184,7 @@ def test_mlp_equals_llama():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_that_transformers_has_loaded_are_left_alone(kind):
-    """It marks them, and then has the model initialise what is missing."""
+    """It marks them, and then lets the model initialise the missing weights."""
     pytest.importorskip("transformers", reason="needs the extra models")
     from transformers.initialization import guard_torch_init_functions
 

@@ -1,4 +1,4 @@
-"""Calls of a TTC layer with few tokens, recorded on a GPU. What they return must not depend on that."""
+"""Calls of a TTC layer with few tokens, recorded on a GPU. Their results must not depend on that."""
 
 import copy
 import pickle
@@ -98,7 +98,7 @@ def test_whatever_changes_between_calls(layer):
         first = layer(x)
         kept = first.clone()
         layer(2 * x)
-        assert torch.equal(first, kept)  # what was handed out stays
+        assert torch.equal(first, kept)  # returned results stay
         layer.project.weight.mul_(1.5)  # in place, as optimizers do
     same()
     layer.project.weight = torch.nn.Parameter(-layer.project.weight.detach())  # elsewhere
@@ -150,7 +150,7 @@ def test_gradients_and_training_are_not_recorded(layer):
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler
 def test_beside_cuda_graphs_of_torch_compile():
-    """Those make torch free the workspaces of cuBLAS, while what is recorded here uses one."""
+    """Those make torch free the workspaces of cuBLAS, while a recorded call uses one."""
     torch._dynamo.reset()
     layer = TTCLayer(4096, heads=16, horizon=6).cuda().to(torch.bfloat16).eval()
     other = torch.nn.Linear(4096, 4096).cuda().to(torch.bfloat16)

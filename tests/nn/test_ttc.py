@@ -67,8 +67,8 @@ def test_new_layers_plan_exactly_however_far(actions, homogeneous, bound):
 
 @pytest.mark.parametrize("actions", [16, 8, 4])
 def test_pure_homogeneous_layers_lose_no_digits_that_roundings_leave(actions):
-    """Half of their states keep what they have: what no action reaches then counts at every step, and over hundreds of
-    steps gradients have fewer digits than actions."""
+    """Half of their states do not decay: a direction that no action reaches then counts at every step, and over
+    hundreds of steps gradients have fewer digits than actions."""
     torch.manual_seed(0)
     layer = TTCLayer(64, heads=4, action_size=actions, time_homogeneous="pure")
     with torch.no_grad():
@@ -155,7 +155,7 @@ def test_zero_initialised_output_is_the_identity(x):
     assert layer.out.weight.grad.any(), "it must be able to leave the identity"
 
 
-def test_actions_may_start_louder(x):
+def test_actions_may_start_larger(x):
     plain, loud = (TTCLayer(24, heads=3, action_gain=gain) for gain in (1, 4))
     loud.load_state_dict(plain.state_dict() | {"action_norm.weight": loud.action_norm.weight})
     torch.testing.assert_close(loud(x) - x, 4 * (plain(x) - x))
@@ -235,7 +235,7 @@ def test_the_plan_is_handed_out(layer, x):
 
 
 def test_backends_agree_forward_and_backward(layer, x):
-    """With float64, within a few times what a rounding of weights and tokens changes there, 2e-6 of the largest."""
+    """With float64, within a few times the effect of a rounding of weights and tokens, 2e-6 of the largest."""
 
     def results(backend, dtype):
         copied = copy.deepcopy(layer).to(dtype)
@@ -387,7 +387,7 @@ def test_on_a_gpu(layer, x):
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler
 def test_compiled_for_more_and_fewer_tokens():
-    """Strides of what is kept for the backward pass must not depend on the number of tokens: torch 2.11 would bake in
+    """Strides of tensors kept for the backward pass must not depend on the number of tokens: torch 2.11 would bake in
     those of the second call."""
     torch._dynamo.reset()
     layer = TTCLayer(64, heads=4, horizon=4).cuda()

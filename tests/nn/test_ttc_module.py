@@ -1,4 +1,4 @@
-"""TTC layers and mixers as modules of PyTorch: where their parameters are, and what torch can do with them."""
+"""TTC layers and mixers as modules of PyTorch: devices of parameters, and torch's transformations."""
 
 import pytest
 import torch

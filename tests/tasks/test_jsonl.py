@@ -1,4 +1,4 @@
-"""JSON Lines files as tasks: what their rows hold, what is wrong with them, how they are graded."""
+"""JSON Lines files as tasks: content of rows, errors in them, grading."""
 
 import json
 import re

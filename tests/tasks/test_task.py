@@ -140,7 +140,7 @@ class Own(Task):
 task = Own()
 """
 PLACES = ("FIELD", "EXAMPLES", "PROMPT", "GRADE", "METRICS")
-ODD = {  # what stands at a place, what kind of error it is, and a part of what is said
+ODD = {  # an odd value at a place, the kind of error, and a part of its message
     "raises": (None, "1 / 0", "ZeroDivisionError"),
     "ends": (None, "raise SystemExit(0)", "SystemExit"),
     "no Python": (None, "def (", "SyntaxError"),

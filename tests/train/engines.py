@@ -19,11 +19,11 @@ class Engine:
 
     keep = 1
     changed: ClassVar = dict(seed=1)
-    without_dropout: ClassVar = {}  # so that several processes compute what one does
+    without_dropout: ClassVar = {}  # so that several processes compute the same as one
     joins = True  # several processes can train it
 
     def go(self, out: Path, **changes) -> dict[str, torch.Tensor]:
-        """To the end; what was learned, and what else came out of it."""
+        """Runs to the end; returns the trained weights and other results."""
         raise NotImplementedError
 
     @property

@@ -41,7 +41,7 @@ def _one(target, args, changes, rank, count, port, said):
 
 
 def job(count, target, *args, seconds=240, said=None, **changes):
-    """Their exit codes. What they say goes to a file, if one is named."""
+    """Their exit codes. Their output goes to a file, if one is named."""
     with socket.create_server(("localhost", 0)) as free:
         port = str(free.getsockname()[1])
     server = get_context("forkserver")

@@ -1,4 +1,4 @@
-"""What is special to checkpoints of fine-tuning; test_run.py has what holds for all runs."""
+"""Checkpoints of fine-tuning; test_run.py has the tests of all runs."""
 
 import dataclasses
 import json

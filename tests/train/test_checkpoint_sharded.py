@@ -1,4 +1,4 @@
-"""More than one process: FSDP2 trains what one process trains, and what two saved, one loads."""
+"""More than one process: FSDP2 gives the weights of one process, and one process loads the checkpoint of two."""
 
 from multiprocessing import get_context
 

@@ -107,7 +107,7 @@ def test_long_rows_are_left_out_and_counted(tmp_path):
     assert len(examples.rows) == 1
     assert examples.too_long == 1
     assert examples.longest == examples.tokens == len(examples.rows[0].input_ids)
-    check_examples(examples, model(max_position_embeddings=examples.longest), 20)  # which is what was kept
+    check_examples(examples, model(max_position_embeddings=examples.longest), 20)  # the longest row that was kept
     assert "1 of 2 rows (50 %) left out as too long (the longest has 44 tokens)" in examples.report
     with raises("too-long", "max_length", "5"):
         prepare(rows(str(path)), tokenizer(), max_length=5)

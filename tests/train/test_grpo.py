@@ -1,4 +1,4 @@
-"""Reinforcement learning: the loss, learning by reward, resumption, where it starts, what it refuses."""
+"""Reinforcement learning: the loss, learning by reward, resumption, the model at the start, errors."""
 
 import json
 import math

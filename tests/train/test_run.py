@@ -32,7 +32,7 @@ def engine(request):
 
 @pytest.fixture(scope="module")
 def whole(engine, tmp_path_factory):
-    """A run that came to its end: its folder, and what it learned. To be looked at or copied, not changed."""
+    """A finished run: its folder, and its weights. Read or copy it; do not change it."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     return folder, engine.go(folder)
 
@@ -221,7 +221,7 @@ def test_one_command_at_a_time(engine, tmp_path):
 
 
 def one_of_two(name, out, dies, rank, port):
-    """A process of a job, which leaves what it learned beside the folder; or is killed in its sixth step."""
+    """A process of a job, which writes its weights beside the folder; or is killed in its sixth step."""
     os.environ |= dict(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="localhost", MASTER_PORT=port)
     engine = ENGINES[name]
     if dies:

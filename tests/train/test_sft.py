@@ -1,4 +1,4 @@
-"""Fine-tuning: what is trained, and how; horizons, packing, results."""
+"""Fine-tuning: trained weights, horizons, packing, results."""
 
 import json
 from itertools import chain, repeat

@@ -1,4 +1,4 @@
-"""What a run of fine-tuning is given: settings, data, a model; and errors about them."""
+"""Input of a run of fine-tuning: settings, data, a model; and errors in them."""
 
 import json
 import math
@@ -138,7 +138,7 @@ def test_variants_need_a_file():
 @pytest.mark.parametrize("base", ["llama3-8b", "qwen2.5-math-7b"])
 @pytest.mark.parametrize("arm", ["attention", "full", "gdn", "mamba", "mesanet", "mlp", "retnet", "ttc"])
 def test_every_row_of_the_papers_table_has_its_settings(base, arm):
-    """Each says what its name does, and otherwise what the paper does."""
+    """Each has the setting of its name, and otherwise the paper's."""
     path = Path(__file__).parents[2] / "experiments/math/settings.toml"
     found = from_table(FineTuning, read_toml(path, [base, arm]), path.name)
     assert found.out == f"runs/math/{base}-{arm}"

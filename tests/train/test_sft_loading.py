@@ -29,7 +29,7 @@ def own_memory():
 
 
 class Peak:
-    """The most that a block takes, and what it leaves."""
+    """The peak memory of a block, and the memory that it leaves in use."""
 
     def __enter__(self):
         self.before = self.most = own_memory()

@@ -1,5 +1,5 @@
-"""ttcnet sft by several processes that share one model: they train what one trains, save piece by piece, and resume in
-any number."""
+"""ttcnet sft by several processes that share one model: they train the same weights as one, save in pieces, and resume
+in any number."""
 
 import os
 import shutil
@@ -71,7 +71,7 @@ def rounded(folder, out, **changes):
 @pytest.mark.parametrize(("train", "weights"), [("all", "float32"), ("lora", "bfloat16"), ("all", "bfloat16")])
 def test_bfloat16(train, weights, folder):
     """Two processes are as far from what float32 gives as one that computes all in bfloat16; and with weights in
-    bfloat16 what is inserted stays in float32, for both numbers of processes."""
+    bfloat16 inserted layers stay in float32, for both numbers of processes."""
     name, options = f"{train}-{weights}", dict(train=train, weights=weights, bf16=True)
     assert jobs.job(1, jobs.tune, folder, f"{name}-exact", **options | dict(bf16=False, weights="float32")) == [0]
     assert jobs.job(1, rounded, folder, f"{name}-1", **options) == [0]

@@ -187,7 +187,7 @@ app()
 
 
 def launched(start, out, *options):
-    """Whether `ttcnet sudoku train`, or what stands for it, got to the end."""
+    """Whether `ttcnet sudoku train`, or its stand-in, got to the end."""
     sizes = ["--steps", "8", "--layers", "2", "--width", "32", "--heads", "2", "--batch", "4", "--lr", "1e-3"]
     data = ["--data", str(out.parent / "boards.csv"), "--device", "cpu", "--augmentation", "relabel+reveal"]
     command = [sys.executable, *start, "sudoku", "train", *sizes, *data, *options, "--out", str(out)]

@@ -33,7 +33,7 @@ SECONDS = 3.0  # of processor time: linear readers take 0.1 s of it, and those t
 
 
 class TooLongError(BaseException):
-    """Not to be caught by what is tested."""
+    """An exception that the tested code must not catch."""
 
 
 @contextmanager

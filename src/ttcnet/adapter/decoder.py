@@ -23,7 +23,7 @@ from .in_place import build_layers, put_layers
 from .inserted_layers import InsertedLayers
 from .origin import Origin, is_adapter
 
-PLACE, LAYERS = ".inserted.", "layers."  # in the names of weights: what is inserted, and all decoder layers
+PLACE, LAYERS = ".inserted.", "layers."  # in the names of weights: inserted layers, and all decoder layers
 
 
 class Norms(NamedTuple):

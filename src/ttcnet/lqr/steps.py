@@ -152,7 +152,7 @@ def careful(P: Tensor, B: Tensor, R: Tensor, convex: bool = True) -> tuple[Caref
     system = torch.cat([torch.cat(row, -1) for row in rows], -2)
     if convex:
         with torch.no_grad():
-            # rounding may leave S a hair short of positive definite: only what is shorter than that has no minimum
+            # rounding may leave S a hair short of positive definite: only beyond that there is no minimum
             S = symmetrise(R + B.mT @ P @ B)
             hair = 16 * torch.finfo(S.dtype).eps * torch.diagonal(S, dim1=-2, dim2=-1).abs().amax(-1, keepdim=True)
             failed = torch.linalg.cholesky_ex(S + torch.diag_embed(hair.expand(S.shape[:-1])))[1]

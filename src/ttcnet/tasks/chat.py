@@ -75,7 +75,8 @@ def prompt(messages: Messages, tokenizer: Any) -> list[int]:
 
 
 def by_template(tokenizer: Any, many: list[Messages], **options: Any) -> list[list[int]]:
-    """The tokens of conversations by the model's chat template. A TemplateError says what it does not take."""
+    """The tokens of conversations by the model's chat template. A TemplateError names the part that the template does
+    not take."""
     if not many:
         return []
     try:
@@ -92,7 +93,7 @@ def by_template(tokenizer: Any, many: list[Messages], **options: Any) -> list[li
 def without_template(messages: Messages, tokenizer: Any, end: bool = True) -> list[tuple[list[int], str]]:
     """The tokens of a conversation part by part, each with the role that wrote it: the texts one below the other, and
     the end-of-text token after the last if `end` is true."""
-    parts = [(list[int](tokenizer("").input_ids), "system")]  # what the tokenizer starts every text with
+    parts = [(list[int](tokenizer("").input_ids), "system")]  # the tokens that start every text
     for place, message in enumerate(messages):
         last = place == len(messages) - 1
         text = message["content"] + ("" if last else "\n")

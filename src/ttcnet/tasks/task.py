@@ -119,7 +119,7 @@ class Task(Protocol):
 
 @contextmanager
 def asking(name: str, rule: str = "must be a task that can be asked", about: str = "") -> Iterator[None]:
-    """While code of a task runs: what it raises, as an error of ours, for it may be a program of a user's."""
+    """While code of a task runs: turn its errors into one of ours, because it may be a user's program."""
     try:
         yield
     except (TTCNetError, OSError, MemoryError):
@@ -169,7 +169,7 @@ def read_examples(task: Task, limit: int | None = None) -> list[Example]:
 
 
 def check_prompt(task: Task, example: Example) -> str:
-    """What a model is asked, if it can be written."""
+    """The prompt for a model, if it can be written."""
     for text in (prompt := task.prompt(example), example.text, example.answer):
         if not isinstance(text, str):
             raise TypeError(f"{text!r:.40} where a text belongs")

@@ -1,4 +1,4 @@
-"""Tree of thoughts: what it keeps, when it ends, what it costs."""
+"""Tree of thoughts: the thoughts that it keeps, its end, its cost."""
 
 from tests.evaluate.scripted import Scripted
 from ttcnet.evaluate.engines.base import Answer, Ask, Sampling
@@ -40,7 +40,7 @@ def _of(ask, root):
 
 
 def test_a_line_may_end_within_a_token():
-    """Tokens such as "\\n  " exist: what follows them is the next thought, not the end."""
+    """Tokens such as "\\n  " exist: the text after them is the next thought, not the end."""
     engine = Scripted(lambda ask, _: "7" if "Problem:" in ask.messages[0]["content"] else "2\n  " * (not ask.prefix))
     next(Tree(engine, 1, 1).answers([Ask([{"content": "p"}], 0)], Sampling(10, 0.6)))
     assert any(ask.prefix == "2\n  " for ask in engine.asked)

@@ -125,7 +125,7 @@ static void run(unsigned blocks, unsigned shared, std::function<void()> body) {
     }
 }
 
-// Arguments come in eight bytes each, and are turned into what the kernel takes.
+// Arguments have eight bytes each, and are converted to the kernel's types.
 template <typename T>
 static T argument(unsigned long long value) {
     if constexpr (std::is_pointer_v<T>) return reinterpret_cast<T>(value);

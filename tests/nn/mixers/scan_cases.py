@@ -60,7 +60,8 @@ def differentiate(scan, tensors, dtype=torch.float32):
 
 
 def errors(shape, with_first, device="cpu"):
-    """Largest error of everything by name, relative to its largest entry. What a kernel does not write is NaN."""
+    """Largest error of everything by name, relative to its largest entry. Memory that a kernel does not write is
+    NaN."""
     tensors = draw(shape, with_first, device=device)
     truth = differentiate(plain_scan, tensors, torch.float64)
     with unwritten_is_nan():
@@ -71,7 +72,7 @@ def errors(shape, with_first, device="cpu"):
 
 
 def check_operators(device="cpu"):
-    """What torch asks of an operator: schema, fakes of the same shapes and strides, autograd, dynamic shapes."""
+    """Torch's checks of an operator: schema, fakes of the same shapes and strides, autograd, dynamic shapes."""
     scan, backward = torch.ops.ttcnet.selective_scan, torch.ops.ttcnet.selective_scan_backward
     *inputs, first = draw((2, 3, 2, 3, 2), True, device=device)
     torch.library.opcheck(scan, (*inputs, None, False, True))

@@ -11,7 +11,7 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 
 
 class Page:
-    """An open page; what is done to it comes from a keyboard and a mouse, not from the page's own script."""
+    """An open page, used by keyboard and mouse, not by the page's own script."""
 
     def __init__(self, questions, answers):
         self.questions, self.answers, self.number, self.session = questions, answers, 0, {}

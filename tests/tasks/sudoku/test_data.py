@@ -1,4 +1,4 @@
-"""Files of boards: what is read is what was written, and what is wrong is named with file and line."""
+"""Files of boards: boards are read as they were written, and errors name file and line."""
 
 import gzip
 

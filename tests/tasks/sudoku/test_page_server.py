@@ -313,7 +313,7 @@ def test_a_person_at_the_page(address, tmp_path, monkeypatch):
         page.click("#board input")
         page.type("5")
         page.press("ArrowRight", 39)
-        page.type("x3")  # what is no digit is not taken
+        page.type("x3")  # only digits are accepted
         asked.clear()
         page.click("#solve")
         page.wait("document.querySelectorAll('#board .filled, #board .wrong').length > 20")

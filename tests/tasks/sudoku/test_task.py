@@ -1,4 +1,4 @@
-"""Sudoku in text: what is asked, what is read from an answer, cells and boards."""
+"""Sudoku in text: prompts, reading of answers, cells and boards."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_the_prompt_shows_nine_rows():
         (f"First 9 and 8. Then {SOLUTION}", "right"),  # the last 81 digits
         (rf"\boxed{{{SOLUTION[::-1]}}} no: \boxed{{{SOLUTION}}}", "right"),
         (rf"\boxed{{{SOLUTION[::-1]}}}", "wrong"),
-        (rf"\boxed{{{SOLUTION[:-1]}}} {SOLUTION}", "unparsable"),  # a box says what is meant
+        (rf"\boxed{{{SOLUTION[:-1]}}} {SOLUTION}", "unparsable"),  # the box counts
         (SOLUTION[:-1], "unparsable"),
         ("", "unparsable"),
     ],

@@ -1,6 +1,6 @@
 """backend="fused" on a CUDA device: the stable recursion, fused_forward.cu and fused_backward.cu, compiled at run time.
 
-Makes room, and hands out what they write; fused_forms.py picks the form of the kernels. `run` starts a kernel:
+Allocates and returns their outputs; fused_forms.py picks the form of the kernels. `run` starts a kernel:
 nvrtc.run on a GPU; tests pass one that emulates a GPU on the CPU.
 """
 

@@ -1,6 +1,6 @@
 """Forms of the fused CUDA kernels, and which of them plans a family: the one place that chooses by shape.
 
-A choice rests on a measurement. `ttcnet bench forms` measures every form on a GPU; edit `choose` by what it prints.
+A choice rests on a measurement. `ttcnet bench forms` measures every form on a GPU; edit `choose` by its output.
 """
 
 from __future__ import annotations

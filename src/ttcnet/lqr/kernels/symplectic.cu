@@ -165,7 +165,7 @@ __device__ __forceinline__ void subtract_sides(const real *sides, const real (&t
 // on.
 template <bool KEEP>
 __device__ __forceinline__ void eliminate(Problem &p, real (&Y)[ROWS][N], real (&x)[ROWS], real (&X)[ROWS][M], int (&solved)[ROWS]) {
-    real inverse[ROWS], times[ROWS];  // of the pivot, if a row has been one; what a row loses of the pivot's
+    real inverse[ROWS], times[ROWS];  // of the pivot, if a row has been one; the multiple of the pivot's row to subtract
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) solved[r] = -1;
 #pragma unroll 1

@@ -1,6 +1,6 @@
 """backend="symplectic" on a CUDA device: the paper's iteration as symplectic.cu, compiled at run time.
 
-Picks the shape of the kernels, makes room, and hands out what they write. `run` starts a kernel: nvrtc.run on a GPU;
+Picks the shape of the kernels, and allocates and returns their outputs. `run` starts a kernel: nvrtc.run on a GPU;
 tests pass one that emulates a GPU on the CPU.
 """
 

@@ -1,4 +1,4 @@
-# `make` lists what there is. Everything runs in .venv, which is made and filled the first time.
+# `make` lists the targets. Everything runs in .venv, which is made and filled the first time.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -16,7 +16,7 @@ help: ## list the targets
 demo: $(VENV)/demo.installed ## watch Sudoku puzzles being solved
 	$(BIN)/ttcnet sudoku demo
 
-test: lint types ## all checks: lint, format, types, tests; what CI runs
+test: lint types ## all checks: lint, format, types, tests; the same as CI
 	$(BIN)/python -m pytest -n 2
 
 test-fast: $(VENV)/test.installed ## the inner loop: the tests of the library that take little time
@@ -32,7 +32,7 @@ lint: $(VENV)/test.installed ## ruff: lint and format
 types: $(VENV)/test.installed ## mypy
 	$(BIN)/mypy
 
-format: $(VENV)/test.installed ## mend what ruff can mend
+format: $(VENV)/test.installed ## correct format and lint, as far as ruff can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -63,7 +63,7 @@ lock: $(VENV)/test.installed ## lock the newest versions: uv.lock, and constrain
 	$(BIN)/uv export --frozen --all-extras --no-hashes --no-emit-project --no-annotate --no-header >> constraints.new
 	mv constraints.new constraints.txt
 
-clean: ## remove the environment and what commands wrote
+clean: ## remove the environment and the output of commands
 	rm -rf $(VENV) demo bench site
 
 $(BIN)/python:

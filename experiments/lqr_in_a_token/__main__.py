@@ -101,7 +101,7 @@ def apart(chosen: list[str], jobs: int) -> None:
                 failed.append(found.args[-1])
             progress.advance(bar)
     if failed:
-        remedy = f"Run one by itself to see why: --only {failed[0]}."
+        remedy = f"Run one alone to see why: --only {failed[0]}."
         fail("runs", "must all come to their end", f"{', '.join(failed)}, which did not", remedy, "failed")
 
 

@@ -150,7 +150,7 @@ class Stack(ABC):
         return {name: part.unflatten(1, shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
     def _descend(self, grads: dict[str, Tensor]) -> None:
-        """AdamW, every member by itself."""
+        """AdamW, separately for every member."""
         grad, (first, second), count = torch.cat([x.flatten(1) for x in grads.values()], 1), self.moments, self.step + 1
         rates = (self.rates * warm_up_and_cosine(self.step, self.settings.steps, 1.0, 0.1, 0.05)).unsqueeze(1)
         grad = grad / grad.norm(dim=1, keepdim=True).clamp_min(1)

@@ -47,7 +47,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def temporary(path: Path) -> Path:
-    """A name beside the path that no other process uses, for what `put` will move there."""
+    """A temporary name beside the path that no other process uses; `put` moves it to the path."""
     return path.with_name(f".{secrets.token_hex(4)}.tmp.{path.name}")
 
 

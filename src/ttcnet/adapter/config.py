@@ -17,7 +17,7 @@ from ttcnet.nn.options import (
     say_context_of_before,
 )
 
-FORGETFUL = (TTC, "mlp")  # these look at each token by itself
+FORGETFUL = (TTC, "mlp")  # these work on one token at a time
 LAYER = (
     "heads", "state_size", "action_size", "rank", "context", "horizon", "time_homogeneous", "dropout", "zero_init",
     "action_gain",
@@ -103,7 +103,7 @@ class TTCAdapterConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any], source: str | None = None) -> TTCAdapterConfig:
         """The configuration that `to_dict` gave. If it was kept somewhere, `source`, it may be from before there was a
-        choice of context: then it is "head", which is said."""
+        choice of context: then it is "head", with a warning."""
         if source is not None and "context" not in values:
             say_context_of_before(source)
             values = values | {"context": "head"}

@@ -54,7 +54,7 @@ def parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 def freeze_base(model: nn.Module) -> None:
     """Train the inserted layers, and nothing of the base model.
 
-    A base wrapped by PEFT is frozen already, and stays as it is: what PEFT trains in it is still trained.
+    A base wrapped by PEFT is frozen already and does not change: PEFT's own weights are still trained.
     """
     inserted = parameters(model)
     if not hasattr(model, "peft_config"):
@@ -68,7 +68,7 @@ def freeze_base(model: nn.Module) -> None:
 def train_all(model: nn.Module) -> None:
     """Train the base model and the inserted layers. Save the whole model then, not the adapter alone."""
     if hasattr(model, "peft_config"):
-        remedy = "Call freeze_base(model) to train the inserted layers beside what PEFT trains."
+        remedy = "Call freeze_base(model) to train the inserted layers beside PEFT's own weights."
         rule = "must not be wrapped by PEFT, which freezes the base"
         fail("model", rule, type(model).__name__, remedy, "unsupported-model")
     layers_of(model)

@@ -26,7 +26,7 @@ def has_lora(folder: str | Path) -> bool:
 
 
 def to_train(model: Any, folder: str | Path) -> Any:
-    """A base model with the adapter in a folder, in PEFT's wrapper where there is LoRA, which may learn."""
+    """A base model with the adapter in a folder, in PEFT's wrapper if there is LoRA, which is trainable then."""
     if (Path(folder) / ADAPTER).is_file() or not has_lora(folder):
         load(model, folder)
     return _with_peft(model, Path(folder)) if has_lora(folder) else model
@@ -34,7 +34,7 @@ def to_train(model: Any, folder: str | Path) -> Any:
 
 def _with_peft(model: Any, folder: Path) -> Any:
     peft = require("peft", "sft", "LoRA")
-    rule, remedy = "must hold what PEFT has written for this model", "Fetch or save it again."
+    rule, remedy = "must hold files that PEFT has written for this model", "Fetch or save it again."
     try:
         wrapped = peft.PeftModel.from_pretrained(model, folder, is_trainable=True)
         expected = peft.get_peft_model_state_dict(wrapped, save_embedding_layers=False)

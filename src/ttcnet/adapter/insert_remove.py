@@ -47,7 +47,7 @@ def insert(model: Model, config: TTCAdapterConfig | None = None) -> Model:
 
 
 def remove(model: Model) -> Model:
-    """Remove the inserted layers, in place. Returns the base model, as it was or as it was trained since.
+    """Remove the inserted layers, in place. Returns the base model, with the training that it has had since.
 
     Examples:
         >>> from transformers import LlamaConfig, LlamaForCausalLM

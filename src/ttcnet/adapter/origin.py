@@ -1,12 +1,12 @@
-"""Where a model was loaded from, as other libraries ask for it.
+"""The names under which other libraries load a model again.
 
-TRL loads a reference model from `config._name_or_path`, and PEFT writes down `model.name_or_path` as the base of what
-it saves. Neither may be the plain base model's name where inserted layers have something to say: the reference, or what
-is loaded again, would be without them, and nobody would be told. So that name leads to
+TRL loads a reference model from `config._name_or_path`, and PEFT writes down `model.name_or_path` as the base of its
+own weights. If inserted layers have an effect, neither may be the plain base model's name: the reference, or a model
+that is loaded again, would lack them without a message. So that name is
 
-    insert                 the base model, while the layers put out nothing; once they are trained, UNSAVED
+    insert                 the base model, while the layers have an output of zero; once they are trained, UNSAVED
     load                   the folder of the adapter, which `from_pretrained` loads together with its base
-    save_pretrained        its folder, for who loads the model from there
+    save_pretrained        the folder, if the model is loaded from there
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
 
 
 def load(base_model: Model, folder: str | os.PathLike[str], *, any_base: bool = False) -> Model:
-    """Insert what `save` wrote into its base model, which is changed in place and returned.
+    """Insert layers that `save` wrote into their base model, which is changed in place and returned.
 
     All is checked before the model is changed: that the file is whole, that it has all weights and no others, and that
     the base model is the one that it was made for.
@@ -96,7 +96,7 @@ def load(base_model: Model, folder: str | os.PathLike[str], *, any_base: bool = 
 
 
 def load_with_base(kind: Any, folder: str | os.PathLike[str], config: Any = None, **options: Any) -> Any:
-    """The base model that an adapter's folder names, and the layers in it: what `kind.from_pretrained(folder)` does.
+    """The base model that an adapter's folder names, with the layers of the folder: `kind.from_pretrained(folder)`.
 
     Args:
         kind: the class of the model, one of ours.
@@ -115,7 +115,7 @@ def load_with_base(kind: Any, folder: str | os.PathLike[str], config: Any = None
 
 
 def _write_config(model: Any, folder: str | os.PathLike[str]) -> None:
-    """Write what `from_pretrained` needs to know."""
+    """Write the facts that `from_pretrained` needs."""
     config = copy.deepcopy(model.config)
     config.architectures, config.use_cache = [type(model).__name__], model.uses_cache
     write_text(Path(folder) / "config.json", config.to_json_string())

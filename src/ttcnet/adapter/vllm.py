@@ -1,8 +1,8 @@
 """Serving with vLLM, which finds `register` through the entry point in pyproject.toml.
 
 vLLM has a back end that serves models of transformers: it takes the decoder as AutoModel makes it, puts its own linear
-layers, norms and paged attention in place of the library's, and loads the weights by name. TTC layers look at each
-token by itself, so paging is none of their business. All that the back end asks of them is to call linear layers, not
+layers, norms and paged attention in place of the library's, and loads the weights by name. TTC layers work on one
+token at a time, so paging does not affect them. The back end needs one thing of them: that they call linear layers, not
 to read their weights, which it may pack or quantise, and to read nothing but the weight of a norm.
 
 Importing this module registers the model types ttc_llama and so on with transformers, as `ttcnet.adapter` does.

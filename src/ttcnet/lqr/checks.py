@@ -110,7 +110,7 @@ def symmetric(name: str, value: Tensor) -> None:
     bad = gap > torch.finfo(value.dtype).eps ** 0.5 * scale
     if bad.any():
         worst = f"|M - M^T| up to {gap[bad][0].item():.3g} at index {first(bad)}"
-        remedy = f"If its symmetric part is what you mean, pass ({name} + {name}.mT) / 2."
+        remedy = f"If you mean its symmetric part, pass ({name} + {name}.mT) / 2."
         fail(name, "must be symmetric", worst, remedy, "not-symmetric")
 
 

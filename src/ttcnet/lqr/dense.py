@@ -114,8 +114,8 @@ class Group(NamedTuple):
 # By how many roundings of a sum of n + m terms an optimality condition may be violated. A larger violation means that
 # P has lost digits that actions need. If few actions hold unstable dynamics, that happens long before d is large.
 ROUNDINGS = 16.0
-# Up to which d the compiled passes are good enough, by the dtypes of the problem and of the work. Refined as they are,
-# they lose digits only where several actions have the same effect, about one for a factor of 100.
+# The largest d for which the compiled passes are good enough, by the dtypes of the problem and of the work. With their
+# refinement they lose digits only if several actions have the same effect, about one for a factor of 100.
 WAYS = {
     torch.float32: ((torch.float32, 1e3), (torch.float64, 1e9)),
     torch.float64: ((torch.float64, 1e4),),

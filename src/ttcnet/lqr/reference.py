@@ -59,7 +59,7 @@ def descent(family: Prepared, wanted: Callable[[int], bool]) -> Descent:
 
 
 def checkpoints(family: Family, horizon: int) -> tuple[int, ...]:
-    """The shape of what `forward` keeps: P_t for t = T and for every multiple of about √T below."""
+    """The shape of the tensor that `forward` keeps: P_t for t = T and for every multiple of about √T below."""
     return -(-horizon // stretch_length(horizon)), *family.Qf.shape
 
 

@@ -103,7 +103,7 @@ class Block(GradientCheckpointingLayer):  # type: ignore[misc, unused-ignore]
         return x + self._drop(self.mlp(self.mlp_norm(x)))
 
     def _state(self, place: int, mixer: Mixer, x: Tensor, cache: MixerCache | Attending | None) -> State | None:
-        # blocks that differ in `first` alone compile to one program where there is no cache
+        # blocks that differ in `first` alone compile to one program if there is no cache
         if isinstance(cache, Attending):
             return cache.next(mixer)
         return None if cache is None else cache.state(self.first + place, mixer, x)

@@ -112,7 +112,7 @@ class _End(StoppingCriteria):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, rows: Rows, prompt: int, ends: Tensor, stopped: Any, watch: Any) -> None:
         self.rows, self.prompt, self.stopped, self.watch = rows, prompt, stopped, watch
-        self.eos_token_id = ends  # by this name generate knows that ended rows are to be padded
+        self.eos_token_id = ends  # generate pads ended rows if this name exists
 
     def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
         rows, step = self.rows, input_ids.shape[1] - self.prompt

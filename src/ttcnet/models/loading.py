@@ -1,4 +1,4 @@
-"""Language models and tokenizers from folders and from the Hub, of which nothing is trusted: code that comes with them
+"""Language models and tokenizers from folders and from the Hub. Nothing in them is trusted: code that comes with them
 runs only where the user has said so, and weights that are missing or left over are an error, where transformers would
 make them up or leave them out.
 """
@@ -66,7 +66,7 @@ def check_template(name: str, tokenizer: Any) -> None:
 def _large_number(template: str) -> str | None:
     """A power, or a product of numbers above NUMBERS, in a block of a template; None if there is none."""
     product = 1
-    with suppress(TemplateSyntaxError):  # of which transformers tells
+    with suppress(TemplateSyntaxError):  # transformers reports these
         for _, kind, text in Environment().lex(template):
             product = 1 if kind.endswith("_begin") else product
             if kind == "integer":
@@ -95,8 +95,8 @@ class Whole:
 
 
 def check_weights(name: str, missing: Iterable[str], extra: Iterable[str]) -> None:
-    """Fail if a model's files lack weights, or have others than its config.json describes. `extra` is without what
-    transformers leaves out on purpose."""
+    """Fail if a model's files lack weights, or have others than its config.json describes. `extra` is without the
+    weights that transformers leaves out on purpose."""
     if missing := sorted(missing):
         value = f"{name!r}, which has no {named(missing)}"
         fail("model", RULE, value, "Its weights are not whole: fetch or save them again.", "no-model")

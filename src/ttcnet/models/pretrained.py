@@ -63,8 +63,8 @@ class Conventions:
         push_to_hub: bool = False,
         **kwargs: Any,
     ) -> None:
-        """As in transformers; also writes a model card where the folder has none. `use_cache` in config.json is what
-        the model was made or loaded with."""
+        """As in transformers; also writes a model card if the folder has none. `use_cache` in config.json is the
+        value that the model was made or loaded with."""
         hub = {name: kwargs.pop(name) for name in HUB_OPTIONS if name in kwargs}
         now, self.config.use_cache = self.config.use_cache, self.uses_cache
         try:

@@ -23,7 +23,7 @@ from ttcnet.pieces import own_piece, sliced
 from .loading import check_files, check_weights
 
 ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
-WRAPPED = ("base_model.model.", "_orig_mod.", "base_layer.")  # what PEFT and torch.compile put into names
+WRAPPED = ("base_model.model.", "_orig_mod.", "base_layer.")  # inserted into names by PEFT and torch.compile
 SPARED = (r"rotary_emb\.inv_freq", r"(^|\.)position_ids$")  # buffers that older versions of transformers have saved
 
 

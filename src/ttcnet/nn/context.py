@@ -31,7 +31,7 @@ from ttcnet.lqr.arithmetic import without_autocast, working_dtype
 from ttcnet.nn.options import PURE
 
 DECAYS = 0.03, 0.7  # the range, log-uniform, of decays at the start: some heads look far, others near
-GROWTH = 4.0  # the logarithm of how much a state may grow by itself
+GROWTH = 4.0  # the logarithm of the growth that a state may have without actions
 BASIS_STD = 0.25
 
 
@@ -85,7 +85,7 @@ class Context(nn.Module):
         if not self.time_homogeneous:
             count = sum(size for name, size in self.parts.items() if name.startswith("decay"))
             rates = torch.empty(self.heads, count, device=self.bias.device).uniform_(*map(math.log, DECAYS)).exp()
-            self._set_decays(rates + torch.log(-torch.expm1(-rates)))  # softplus of which are the rates
+            self._set_decays(rates + torch.log(-torch.expm1(-rates)))  # so that their softplus is the rates
         nn.init.normal_(self.bases_B, std=BASIS_STD)
         nn.init.normal_(self.bases_C, std=BASIS_STD)
 

@@ -1,7 +1,7 @@
 """Computations of a layer on few tokens, recorded on a GPU and replayed: one launch in place of dozens.
 
 Generating text asks a layer for one token at a time. A GPU is done with that at once and waits for the host, which
-starts every small step by itself. A CUDA graph starts them all together. Its results are the same, to the bit.
+starts every small step separately. A CUDA graph starts them all together. Its results are the same, to the bit.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _recording(index: int, stream: int) -> tuple[torch.cuda.Stream, torch.cuda.C
 
 
 def may_replay(x: Tensor, layer: nn.Module) -> bool:
-    """Whether a call can be replayed: without gradients, with few tokens, on a GPU, and of a layer as it was built."""
+    """Whether a call can be replayed: without gradients, with few tokens, on a GPU, and of an unchanged layer."""
     if torch.compiler.is_compiling() or not x.is_cuda or type(x) is not Tensor or x.numel() > FEW * x.shape[-1]:
         return False
     if layer.training or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda") or x.numel() == 0:
@@ -54,7 +54,7 @@ def may_replay(x: Tensor, layer: nn.Module) -> bool:
 
 
 def as_built(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether a module is as it was built: not wrapped (LoRA, quantised, sharded), and without hooks."""
+    """Whether a module is unchanged since it was built: not wrapped (LoRA, quantised, sharded), and without hooks."""
     return type(module) is kind and not (
         module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__
     )

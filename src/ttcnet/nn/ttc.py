@@ -34,7 +34,7 @@ class TTCLayer(nn.Module):
 
         x + W_out norm(plan(context(W norm(x))))          the last norm is left out with context "system"
 
-    The layer works on each token by itself, so caches, packing and padding need no care.
+    The layer works on one token at a time, so caches, packing and padding need no care.
 
     Args:
         width: size of a token.

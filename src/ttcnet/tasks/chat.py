@@ -28,7 +28,7 @@ def question(prompt: str, system: str = "") -> Messages:
 
 
 def conversation(row: dict[str, Any], system: str | None = None) -> Messages:
-    """The messages of a row, with a system prompt first if one is given. A ValueError says what is wrong with the
+    """The messages of a row, with a system prompt first if one is given. A ValueError names the fault of the
     row."""
     if "messages" in row or "conversations" in row:
         turns = row["messages"] if "messages" in row else row["conversations"]

@@ -13,7 +13,7 @@ NORMAL_95 = 1.959963984540054  # of the normal distribution, 95 % lie within so 
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
-    """The chance that at least one of `k` answers is right, estimated without bias from `n` answers of which `correct`
+    """The chance that at least one of `k` answers is right, estimated without bias from `n` answers; `correct` of them
     are right (Chen et al. 2021).
 
     Examples:

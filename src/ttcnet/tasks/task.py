@@ -29,7 +29,7 @@ class Example:
     Args:
         number: counted from 1 in the order of the source.
         text: the question.
-        answer: the right answer, as it is shown to a reader.
+        answer: the right answer, in the form for readers.
         data: further values that grading needs, fit for JSON.
     """
 

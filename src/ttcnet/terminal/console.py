@@ -81,7 +81,7 @@ class Commands(TyperGroup):
         except Exception as error:
             if os.environ.get(DEBUG):
                 raise
-            say(f"{FAULT} {type(error).__name__}: {error}. Please report it, with what {DEBUG}=1 shows.", err=True)
+            say(f"{FAULT} {type(error).__name__}: {error}. Please report it, with {DEBUG}=1 output.", err=True)
             raise typer.Exit(1) from None
 
 

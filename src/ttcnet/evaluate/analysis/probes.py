@@ -44,7 +44,7 @@ def probe(
     iterations: int = 300,
 ) -> Iterator[Probe]:
     """Fit a probe for every TTC layer, every loop and every planning step on `train`, and test it on `test`; one after
-    the other, as they are asked for."""
+    the other, on request."""
     layers = [*ttc_layers(model).values()]
     if not layers:
         remedy = "Probe a model that has some."

@@ -59,7 +59,7 @@ def method_runs(
     engine: Engine, task: Task, examples: list[Example], out: Path, settings: ScalingConfig
 ) -> list[MethodRun]:
     if settings.horizon is not None and not engine.plans:
-        remedy = "Leave it out. A server plans as far as it was told to at its start."
+        remedy = "Leave it out. The horizon of a server is set at its start."
         rule = "must not be given: there are no TTC layers here to set it"
         fail("horizon", rule, settings.horizon, remedy, "no-layers")
     if settings.methods == ("horizon",) and not engine.plans:

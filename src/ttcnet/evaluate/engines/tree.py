@@ -144,7 +144,7 @@ def _value(ask: Ask, thought: Thought) -> list[dict[str, str]]:
 
 
 def _number(text: str) -> float:
-    """The rating in a text; 0 where there is none."""
+    """The rating in a text; 0 if there is none."""
     found = NUMBER.search(text)
     return float(found[0]) if found and len(found[0]) <= DIGITS and 1 <= int(found[0]) <= 10 else 0.0
 

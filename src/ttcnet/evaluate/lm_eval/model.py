@@ -37,7 +37,7 @@ class TTCNetLM(HFLM):  # type: ignore[misc, unused-ignore]
         pretrained: folder or name of the Hub, or a model.
         adapter: folder of an adapter for it.
         horizon: steps that TTC layers look ahead, while it answers; None is the model's own.
-        device: cuda where there is one, if not given.
+        device: by default cuda if there is one.
         options: of lm_eval's HFLM: batch_size, dtype, max_length, tokenizer, ...
     """
 
@@ -80,7 +80,7 @@ class TTCNetLM(HFLM):  # type: ignore[misc, unused-ignore]
             not_finite(f"the text that ends in {text[-SHOWN:]!r}")
 
     def planning(self) -> Any:
-        """A `with` block in which the model plans as far as it was asked to."""
+        """A `with` block in which the model has the horizon of this evaluation."""
         return nullcontext() if self.steps is None else horizon(self.model, self.steps)
 
     def _model_call(self, *args: Any, **options: Any) -> Tensor:

@@ -43,7 +43,7 @@ class RunConfig:
         temperature: 0 is greedy.
         max_tokens: of an answer.
         system: the system prompt; empty for none.
-        seed: from which every sample's own seed is made.
+        seed: the seeds of all samples are made from it.
     """
 
     name: str
@@ -93,7 +93,7 @@ def seed_of(*parts: object) -> int:
 def check(engine: Engine, config: RunConfig) -> None:
     """Fail if the engine cannot do this evaluation."""
     if not engine.plans and config.horizons != (None,):
-        remedy = "Leave it out. A server plans as far as it was told to at its start."
+        remedy = "Leave it out. The horizon of a server is set at its start."
         rule = "must not be given: there are no TTC layers here to set it"
         fail("horizon", rule, config.horizons, remedy, "no-layers")
     engine.check([config.ask(Key(example.number, 0, None)) for example in config.examples], config.max_tokens)

@@ -123,7 +123,7 @@ def settings_of(folder: Path, **fields: type) -> dict[str, Any]:
             path for depth in DEPTHS for path in folder.glob(f"{depth}{SETTINGS}")
         )  # a search of the whole disk would take too long
         inner = sorted(path.parent for path in islice(near, SHOWN)) if folder.is_dir() else []
-        remedy = f"Pass one of {', '.join(map(str, inner))}." if inner else "Pass what --out named."
+        remedy = f"Pass one of {', '.join(map(str, inner))}." if inner else "Pass the folder that --out named."
         fail("folder", "must hold an evaluation", str(folder), remedy, "not-found")
     return read_json(folder / SETTINGS, REMEDY, **fields)
 

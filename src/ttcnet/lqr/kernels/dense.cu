@@ -220,7 +220,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) dense_backward(
             there[i] = h[(t + 1) * N + i];
             lam[i] = costate[(t + 1) * N + i];
             dual[i] = p.h[i] + g * here[i];
-            p.ahead[i] = p.x[i] + g * there[i];  // of the state after, where x stays as it is
+            p.ahead[i] = p.x[i] + g * there[i];  // of the state after; x does not change
             p.lam[i] += g * lam[i];
         }
         EACH(j, M) {

@@ -72,7 +72,7 @@ struct Problem {
     }
 };
 
-// The part of a field that belongs to a problem, of which there are `steps`, `size` entries each.
+// The part of a field that belongs to a problem: `steps` matrices of `size` entries each.
 __device__ __forceinline__ const given *own_part(
     Field field, const given *data, const long long *rows, int own, int timed, long long problems, long long index, int steps, int size
 ) {
@@ -241,7 +241,7 @@ __device__ real absorb(const Problem &p, const real *b, real *kept) {
     p.sync();
     real d = 1 + inner<N>(b, p.v);
     const real root = positive_root(d), scale = 1 / root;
-    d = root > 0 ? d : root;  // NaN: no minimum, in this problem alone, unless it is for want of digits
+    d = root > 0 ? d : root;  // NaN: no minimum, in this problem alone, or too few digits
     EACH(i, N) kept[i] = p.v[i];
     EACH(e, HALF) {
         int i, k;

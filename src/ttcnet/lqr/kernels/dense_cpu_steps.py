@@ -167,7 +167,7 @@ def absorb(P: Array, b: Array, v: Array, d: Array, work: Array, rest: Array, sca
             d[s] += bi[s] * vi[s]
     refine = False
     for s in range(width):
-        d[s] = d[s] if d[s] > 0 else np.nan  # no minimum, in this problem alone, unless it is for want of digits
+        d[s] = d[s] if d[s] > 0 else np.nan  # no minimum, in this problem alone, or too few digits
         scale[s] = 1 / math.sqrt(d[s])
         refine = refine or d[s] > REFINED
     for s in range(width):

@@ -41,7 +41,7 @@ def why_not() -> str | None:
 
 
 def checkpoints(family: Family, horizon: int) -> tuple[int, ...]:
-    """The shape of what `forward` keeps: the lower half of P_t at every multiple of about √T below T."""
+    """The shape of the array that `forward` keeps: the lower half of P_t at every multiple of about √T below T."""
     tokens, heads, n = family.a.shape
     return -(-horizon // stretch_length(horizon)) - 1, n * (n + 1) // 2, tokens * heads
 

@@ -57,7 +57,7 @@ def _absorb(P: Array, b: Array, w: Array, v: Array, d: Array, scaled: Array, sca
             d[s] += bi[s] * vi[s]
     for s in range(width):
         value = 1 + w[s] * d[s]
-        d[s] = value if value > 0 else np.nan  # no minimum, in this problem alone, unless it is for want of digits
+        d[s] = value if value > 0 else np.nan  # no minimum, in this problem alone, or too few digits
         scale[s] = math.sqrt(w[s] / d[s])
     for s in range(width):
         largest[s] = largest[s] if d[s] <= largest[s] else d[s]  # NaN, too, is larger than any

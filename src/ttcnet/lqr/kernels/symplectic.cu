@@ -3,7 +3,7 @@
 // mathematics for general problems. The stable recursion is in fused_forward.cu and
 // fused_backward.cu.
 //
-// Forward. From [Y1 Y2] = [I Qf], for t = T..1, each row by itself:
+// Forward. From [Y1 Y2] = [I Qf], for t = T..1, each row separately:
 //     Y3 = Y2 B_t R^-1        Y1 <- (Y1 + Y3 B_t') A_t^-1        Y2 <- Y2 A_t + Y1 Q_{t-1}        (Q_0 = 0)
 // and all three are divided by the larger of the row's norms |Y1|_1 and |Y2|_1. Then
 //     λ_0 = Y1^-1 Y2 h_0        u_1 = -R^-1 B_1' A_1^-1 λ_0.

@@ -17,7 +17,7 @@ PADDING = 2**30  # the position of a padded token: later than all others
 
 @dataclass
 class KeysAndValues(State):
-    """Keys and values that attention has read: it grows with the sequence, up to the window where there is one.
+    """Keys and values that attention has read: it grows with the sequence, up to the window if there is one.
 
     Args:
         keys, values: (batch, tokens, heads, size); keys are rotated already.
@@ -33,7 +33,7 @@ class KeysAndValues(State):
     padded: bool = False
 
     def forget(self, count: int) -> None:
-        """Drop the last `count` tokens, where there is no window."""
+        """Drop the last `count` tokens, if there is no window."""
         kept = self.keys.shape[1] - count
         self.seen = self.seen - (self.position[:, kept:] < PADDING).sum(1)
         self.keys, self.values, self.position = self.keys[:, :kept], self.values[:, :kept], self.position[:, :kept]

@@ -71,7 +71,7 @@ class Mixer(nn.Module):
     """
 
     per_head: ClassVar[bool] = True  # `inner` is a multiple of heads
-    remembers: ClassVar[type[State] | UnionType | None] = Memory  # what `new_state` returns
+    remembers: ClassVar[type[State] | UnionType | None] = Memory  # the type that `new_state` returns
 
     def __init__(self, width: int, *, heads: int, causal: bool = True, inner: int | None = None) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ def positions(length: int, mask: Tensor | None, seen: Tensor | None, device: tor
 def rotate(x: Tensor, position: Tensor) -> Tensor:
     """x (batch, length, heads, size), turned by its position (length,) or (batch, length).
 
-    Channels turn in pairs; an odd one out stays as it is.
+    Channels turn in pairs; an odd one out does not turn.
     """
     half = x.shape[-1] // 2
     dtype = working_dtype(x.dtype)

@@ -8,7 +8,7 @@ The last two cut the sequence into chunks: within a chunk they are matrix produc
 attention, and only the matrices S pass from chunk to chunk. Decays come as logarithms (0 or less), and only
 exponentials of sums over stretches of tokens are taken, never quotients of products that may have vanished.
 
-Inputs are float32 or float64, and so is the arithmetic, autocast or not.
+Inputs are float32 or float64, and the arithmetic has the same dtype, also under autocast.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def main() -> None:
     with suppress(ValueError, OSError):  # not every system has it
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     logging.disable(logging.CRITICAL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     try:
         _math_verify()

@@ -93,7 +93,7 @@ class _Process:
 
     def ask(self, gold: str, text: str, seconds: float) -> Verdict:
         code = 0
-        for _ in range(2):  # a process that died for want of memory may succeed at the second attempt
+        for _ in range(2):  # a process that died for lack of memory may succeed at the second attempt
             try:
                 return Verdict(**_exchange(self._ready(), {"gold": gold, "text": text, "seconds": seconds}))
             except _EndedError:

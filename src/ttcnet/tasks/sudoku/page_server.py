@@ -2,7 +2,7 @@
 
 It answers this machine's browser alone: it listens on 127.0.0.1, and a request must name this address as its host, so
 that no other site can have a browser ask under a name of its own (DNS rebinding). A request that does not arrive in
-time is dropped, and an answer that nobody waits for any longer is not computed.
+time is dropped, and an answer is not computed after its page has gone.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def serve(model: TTCNetForCellClassification, port: int = 8765, patience: float 
                 self._send(HTTPStatus.BAD_REQUEST, "application/json", json.dumps({"error": str(error)}).encode())
 
         def _waits(self) -> bool:
-            """Whether there is still somebody at the other end."""
+            """Whether the browser is still connected."""
             self.connection.settimeout(0)
             try:
                 return bool(self.connection.recv(1, socket.MSG_PEEK))

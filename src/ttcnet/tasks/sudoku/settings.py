@@ -36,7 +36,7 @@ class SudokuTraining:
         architecture: one of ARCHITECTURES; "mlp" has an MLP of as many parameters in TTC's place.
         steps: number of batches.
         augmentation: see `Feed`; "none" is the paper's setting.
-        ema: the share of the running average of the weights that is kept at each step; 0 for none. The average is what
+        ema: the share of the running average of the weights that is kept at each step; 0 for none. The average
             is saved as the model.
         heads: of attention, and of TTC layers.
         ttc_heads: of TTC layers, if not as many.

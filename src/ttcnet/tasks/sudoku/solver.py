@@ -87,7 +87,7 @@ def _solve(puzzle: NDArray[np.uint8], limit: int, found: NDArray[np.uint8]) -> i
 
 @cache
 def compiled(name: str) -> ModuleType:
-    """One of the modules of inner loops, compiled or found on disk; says so if it is compiled."""
+    """One of the modules of inner loops, compiled or found on disk; logs a line if it is compiled."""
     from numba.core import event
 
     what, seconds = {

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _Numpy:
-    """What `augment` needs of numpy."""
+    """The functions of numpy that `augment` needs."""
 
     def __init__(self, puzzles: NDArray[Any], generator: np.random.Generator) -> None:
         if not isinstance(generator, np.random.Generator):
@@ -46,7 +46,7 @@ class _Numpy:
 
 
 class _Torch:
-    """What `augment` and `reveal` need of torch."""
+    """The functions of torch that `augment` and `reveal` need."""
 
     def __init__(self, puzzles: torch.Tensor, generator: torch.Generator | None) -> None:
         import torch

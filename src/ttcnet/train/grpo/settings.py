@@ -40,7 +40,7 @@ class Reinforcement:
         samples: answers drawn for each of them, which are compared with each other.
         updates: how often a step updates the weights, each time by an equal share of the examples. With one, no ratio
             is ever clipped.
-        max_tokens: of an answer. Longer ones are cut, and graded as they are.
+        max_tokens: of an answer. Longer ones are cut, and graded in that form.
         temperature: of sampling, and of the policy that is learned.
         scale: divide a sample's reward above the mean of its group by the standard deviation of the group.
         clip: how far below 1 the ratio of new to old probability counts, and how far above it if there is no

@@ -63,7 +63,10 @@ def test_a_wrong_path_is_told_before_anything_heavy_is_imported(command, words, 
         ("sft --horizon foo --data {data} --model {model} --out {out}", "horizon sampler must be one of pln, "),
         ("sudoku train --architecture foo --data {data} --out {out}", "architecture must be one of ttc, "),
         ("sudoku train --augmentation foo --data {data} --out {out}", "augmentation must be one of none, "),
-        ("sudoku eval --horizon 0,x --data {data}", "horizon must be a number, or several with commas between; got '0,x'"),
+        (
+            "sudoku eval --horizon 0,x --data {data}",
+            "horizon must be a number, or several with commas between; got '0,x'",
+        ),
     ],
 )
 def test_a_wrong_option_too(command, said, words, tmp_path):

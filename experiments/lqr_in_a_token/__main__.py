@@ -106,7 +106,7 @@ def apart(chosen: list[str], jobs: int) -> None:
 
 
 def make(settings: Settings, folder: Path, device: str) -> None:
-    """One run, from where it is to its end."""
+    """One run, resumed and taken to its end."""
     from experiments.lqr_in_a_token.arms import OWN
     from experiments.lqr_in_a_token.training import Readers
     from experiments.shared.stacks import METRICS, Settings, carry_out

@@ -104,7 +104,7 @@ def tuned(settings: Demonstrations, folder: Path, device: str) -> float:
 
 
 def make(settings: Demonstrations, folder: Path, device: str) -> None:
-    """One run, from where it is to its end."""
+    """One run, resumed and taken to its end."""
 
     def results(run: Imitation) -> dict[str, Any]:
         return {"parameters": run.parameters, "rate": settings.rates[0]} | run.everything()

@@ -17,7 +17,7 @@ PACKAGES = ("torch", "triton", "numba", "transformers", "numpy")
 
 
 def versions(*others: str) -> dict[str, str]:
-    """Versions of ttcnet, Python, the packages that matter and `others`; "not installed" where they are not."""
+    """Versions of ttcnet, Python, the packages that matter and `others`; "not installed" for missing ones."""
     found = {"ttcnet": __version__, "python": platform.python_version()}
     for package in (*PACKAGES, *others):
         try:

@@ -1,7 +1,7 @@
 """States of inserted mixers while a model generates, beside the base model's keys and values.
 
 The base model's cache has a part for every decoder layer, which holds its keys and values, and which is reordered,
-reset and copied with the cache, be it dynamic or static. So that is where the states of the mixers in that decoder
+reset and copied with the cache, dynamic or static. So that is the place of the states of the mixers in that decoder
 layer go: the part is given a class of its own kind that also looks after them. TTC layers remember nothing.
 """
 

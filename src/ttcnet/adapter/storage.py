@@ -101,7 +101,7 @@ def load_with_base(kind: Any, folder: str | os.PathLike[str], config: Any = None
     Args:
         kind: the class of the model, one of ours.
         folder: where `save` wrote to.
-        config: the configuration in that folder, where it has been read.
+        config: the configuration in that folder, if it has been read.
         options: of `from_pretrained`.
     """
     if not isinstance(config, kind.config_class):

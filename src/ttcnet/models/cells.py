@@ -62,7 +62,7 @@ class TTCNetForCellClassification(TTCNetPreTrainedModel):
         state: Tensor | None = None,
         **kwargs: Any,
     ) -> CellClassificationOutput:
-        """Logits (batch, cells, labels), and the loss where `labels` (batch, cells) are given, -100 where a cell does
+        """Logits (batch, cells, labels), and the loss if `labels` (batch, cells) are given, -100 for cells that do
         not count. With the `state` of an earlier call on the same boards, the loops continue where that one stopped;
         such a model needs `recall`. See TTCNetModel for the other arguments; there is no cache."""
         wanted = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
@@ -76,7 +76,7 @@ class TTCNetForCellClassification(TTCNetPreTrainedModel):
             return CellClassificationOutput(logits=logits, hidden_states=shown, state=states[-1])
         if labels.shape != states[-1].shape[:-1]:
             rule = f"must have shape (batch, cells) = {tuple(states[-1].shape[:-1])}"
-            fail("labels", rule, tuple(labels.shape), "Pass one for every cell, -100 where it does not count.", "shape")
+            fail("labels", rule, tuple(labels.shape), "Pass one for every cell, -100 if it does not count.", "shape")
         every = self.classifier(self.model.norm(torch.stack(self.model.supervised(states))))
         flat = every.float().flatten(0, -2)
         counted = labels.expand(len(every), *labels.shape).flatten()

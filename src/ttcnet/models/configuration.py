@@ -28,9 +28,9 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
     Attributes:
         vocab_size: number of tokens.
         hidden_size: width of a token.
-        num_hidden_layers: number of blocks; follows from `pattern` where that is given.
-        loops: how many times the blocks are applied, one stack after the other, with the same weights, where a call
-            does not say otherwise.
+        num_hidden_layers: number of blocks; follows from `pattern` if that is given.
+        loops: how many times the blocks are applied, one stack after the other, with the same weights, unless a call
+            gives another number.
         recall: every loop starts from the normalised states of the last one plus the embeddings, so that states neither
             grow nor forget the input. Otherwise it starts from the states alone.
         num_attention_heads: heads of every mixer.
@@ -57,11 +57,11 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
             state, as in the paper's text; or "system", dense dynamics from the whole token. See `TTCLayer`.
         ttc_time_homogeneous: no time modulation (an ablation of the paper): "pure", or True as in earlier models; see
             `TTCLayer`.
-        horizon: steps that TTC layers look ahead, where a call does not say otherwise.
+        horizon: steps that TTC layers look ahead, unless a call gives another.
         dropout: share of each branch dropped in training before it is added.
         norm_eps: of all norms.
         initializer_range: standard deviation of embeddings and of the head at the start; layers have their own.
-        use_cache: return a cache for generation, where a call does not say.
+        use_cache: return a cache for generation, unless a call decides otherwise.
         tie_word_embeddings: the head of a language model shares the weights of the embedding.
     """
 

@@ -81,7 +81,8 @@ class Commands(TyperGroup):
         except Exception as error:
             if os.environ.get(DEBUG):
                 raise
-            say(f"{FAULT} {type(error).__name__}: {error}. Please report it, with {DEBUG}=1 output.", err=True)
+            told = f"{type(error).__name__}: {error}. Please report it, with the output under {DEBUG}=1."
+            say(f"{FAULT} {told}", err=True)
             raise typer.Exit(1) from None
 
 

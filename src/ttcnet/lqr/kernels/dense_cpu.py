@@ -102,7 +102,7 @@ def _spread(given: Given, width: int, compute: Callable[[int, int, int], None]) 
 
 
 def pieces(given: Given, width: int) -> list[int]:
-    """Where the pieces of the work begin and end: whole blocks, a share for every thread, none too long."""
+    """Begin and end of the pieces of the work: whole blocks, a share for every thread, none too long."""
     blocks, workers = -(-given.problems // width), torch.get_num_threads()
     size = max(1, min(-(-blocks // workers), PIECE // _effort(given, width)))
     return [min(k * size * width, given.problems) for k in range(-(-blocks // size) + 1)]
@@ -140,7 +140,7 @@ def backward(
     given: Given, work: torch.dtype, kept: Any, solution: Sequence[Tensor], grads: Sequence[Tensor | None],
     wanted: tuple[str, ...],
 ) -> dict[str, Tensor]:  # fmt: skip
-    """The gradients of the `wanted` fields: for every problem, or summed where all problems share the field. `grads`
+    """The gradients of the `wanted` fields: for every problem, or summed if all problems share the field. `grads`
     are those of u, h, costate and cost; None stands for zero."""
     N, T = given.problems, given.horizon
     dtype, kind = given.arrays["B"].dtype, NUMPY[work]

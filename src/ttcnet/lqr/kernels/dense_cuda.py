@@ -127,7 +127,7 @@ def backward(
     given: Given, work: torch.dtype, kept: Tensor | None, solution: Sequence[Tensor], grads: Sequence[Tensor | None],
     wanted: tuple[str, ...], run: Run | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """The gradients of the `wanted` fields: for every problem, or summed where all problems share the field. `grads`
+    """The gradients of the `wanted` fields: for every problem, or summed if all problems share the field. `grads`
     are those of u, h, costate and cost; None stands for zero."""
     count, T, n, m = given.problems, given.horizon, given.n, given.m
     like = given.tensors["B"]

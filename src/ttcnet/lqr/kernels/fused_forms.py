@@ -16,7 +16,7 @@ class Form:
     """A way to run both passes.
 
     halves: check-points hold the lower half of the symmetric P: less memory, and rows that are put together again.
-    whole: P of every step is kept where that takes little memory, so that the backward pass recomputes nothing.
+    whole: P of every step is kept if that takes little memory, so that the backward pass recomputes nothing.
     fours: four actions are absorbed together if a lane has one row of 16 or 32, that is, if problems are few.
     """
 

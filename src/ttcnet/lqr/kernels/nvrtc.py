@@ -137,7 +137,7 @@ def _binary(name: str, defines: tuple[tuple[str, str], ...], capability: tuple[i
 
 
 def _kept(key: str) -> Path | None:
-    """Where a binary is kept; None for a user without a home."""
+    """The path of a cached binary; None for a user without a home."""
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ttcnet" / f"{key}.cubin"
     except RuntimeError:

@@ -62,7 +62,7 @@ class Puzzle:
 
     @property
     def split(self) -> str:
-        """Where it belongs."""
+        """The split that it belongs to."""
         key = f"{sorted(self.numbers)} {self.target}"
         return "test" if hashlib.sha256(key.encode()).digest()[0] % 10 == 0 else "train"
 

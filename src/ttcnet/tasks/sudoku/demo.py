@@ -148,7 +148,7 @@ def compare(model: TTCNetForCellClassification, asked: Sequence[tuple[int, int]]
 
 
 def table(name: str, asked: Sequence[tuple[int, int]], found: Compared) -> Table | str:
-    """A line for every setting, a column for every level; a sentence where no setting makes a difference."""
+    """A line for every setting, a column for every level; a sentence if no setting makes a difference."""
     place = 1 if name == "horizon" else 0
     rates = [[f"{100 * rate.rate:.1f} %" for rate in found[pair]] for pair in asked]
     if len(asked) > 1 and all(line == rates[0] for line in rates):

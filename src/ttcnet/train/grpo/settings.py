@@ -25,7 +25,7 @@ class Reinforcement:
     them, and updates the weights.
 
     Args:
-        model: a folder or a name of the Hub: where it starts, such as the model of `ttcnet sft`.
+        model: a folder or a name of the Hub: the model at the start, such as that of `ttcnet sft`.
         task: the task whose examples are answered and graded: a JSON Lines file, a Python file with a task, or a name.
         out: the folder of the run.
         adapter: the folder of an adapter of `model`, as `ttcnet sft` writes it.

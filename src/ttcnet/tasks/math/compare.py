@@ -79,12 +79,11 @@ def main() -> None:
         warnings.simplefilter("ignore")  # behind the import of sympy, which has filters of its own
         _say({"ready": True})
     except TTCNetError as error:
-        told = error.field, error.rule, str(error.value), error.remedy, error.code
-        _say({"error": told})
+        _say({"error": (error.field, error.rule, str(error.value), error.remedy)})
         return
     except ImportError as error:
         remedy = "Install it anew with: pip install --force-reinstall 'ttcnet[eval]'"
-        _say({"error": ("Grading answers", "needs math_verify as it is released", str(error), remedy, "package")})
+        _say({"error": ("Grading answers", "needs math_verify as it is released", str(error), remedy)})
         return
     for line in sys.stdin:
         task = json.loads(line)

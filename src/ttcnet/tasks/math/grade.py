@@ -115,7 +115,7 @@ class _Process:
                 raise RuntimeError(f"the grader ended with {self.close()} before it began") from None
             if "error" in news:
                 self.close()
-                fail(*news["error"])
+                fail(*news["error"], code="package")
         return self._running
 
     def close(self) -> int:

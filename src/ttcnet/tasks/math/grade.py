@@ -115,7 +115,8 @@ class _Process:
                 raise RuntimeError(f"the grader ended with {self.close()} before it began") from None
             if "error" in news:
                 self.close()
-                fail(*news["error"], code="package")
+                field, rule, value, remedy = news["error"]
+                fail(field, rule, value, remedy, "package")
         return self._running
 
     def close(self) -> int:

@@ -168,7 +168,7 @@ def test_work_in_pieces_is_the_same_to_the_bit(monkeypatch, request, threads):
     assert [len(pieces) for pieces in begun] == [5, 5], "600 problems, 128 at once, forwards and backwards"
 
 
-def test_what_goes_wrong_in_a_piece_is_told():
+def test_errors_in_a_piece_are_raised():
     def compute(first, last):
         raise ZeroDivisionError(first)
 

@@ -23,7 +23,7 @@ def ask(url, request=HELLO, **changes):
         return server.ask(request)
 
 
-def test_what_is_asked_and_what_comes_back():
+def test_requests_and_replies():
     request = Request(HELLO.messages, 8, temperature=0.6, seed=5, n=2, stop=("\n",), logprobs=True)
     with serving(lambda *_: answer("a", "b", logprob=-0.5)) as (url, seen):
         reply = ask(url, request)
@@ -112,7 +112,7 @@ def test_requests_run_side_by_side_and_are_taken_as_there_is_room():
         assert time.monotonic() - begin < 1.5  # one after the other: 2.4
 
 
-def test_what_has_arrived_does_not_wait_for_what_stalls():
+def test_answers_do_not_wait_for_stalled_requests():
     with serving(lambda _, number: 3.0 if number == 1 else answer("fast")) as (url, _):
         begin = time.monotonic()
         with endpoint(url, concurrent=4) as server:
@@ -162,7 +162,7 @@ def test_numbers_that_would_ask_nothing(changes):
         endpoint("http://localhost:8000/v1", **changes)
 
 
-def test_a_server_that_stalls_is_told_soon(monkeypatch):
+def test_a_server_that_stalls_is_an_error_soon(monkeypatch):
     monkeypatch.setattr("ttcnet.chat_client.GREETING", 0.2)
     said = raises("server", "server", r"no answer within 0\.2 s")
     with socket.create_server(("127.0.0.1", 0)) as silent, said:  # takes the connection, and says nothing
@@ -227,7 +227,7 @@ def test_a_server_need_not_count():
      b'{"data": [{"id": "\\ud800"}]}'],
     ids=lambda models: repr(models)[:40],
 )  # fmt: skip
-def test_odd_lists_of_models_are_told(models):
+def test_odd_lists_of_models_are_errors(models):
     with serving(lambda *_: answer("1"), model=models) as (url, _), raises("server", "server"):
         connect(url, "m")
 

@@ -84,7 +84,7 @@ def test_a_forked_child_does_not_hold_it(tmp_path):
         os.waitpid(child, 0)
 
 
-def test_a_lock_that_goes_while_another_waits_for_it_is_nobodys(tmp_path, monkeypatch):
+def test_a_lock_that_is_removed_while_another_waits_is_not_taken(tmp_path, monkeypatch):
     """The other has opened the file, which is removed before it can lock it: it has to make a new one."""
     real, calls = locking.fcntl.flock, []
 
@@ -100,7 +100,7 @@ def test_a_lock_that_goes_while_another_waits_for_it_is_nobodys(tmp_path, monkey
         assert (tmp_path / ".lock").exists()
 
 
-def test_a_filesystem_without_locks_is_told(tmp_path, monkeypatch, caplog):
+def test_a_filesystem_without_locks_gives_a_message(tmp_path, monkeypatch, caplog):
     def flock(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 

@@ -48,7 +48,7 @@ def told_early(given, **environment):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_wrong_path_is_told_before_anything_heavy_is_imported(command, words, tmp_path):
+def test_a_wrong_path_is_an_error_before_anything_heavy_is_imported(command, words, tmp_path):
     said = told_early([*words(command), "--model", "./nope"])
     assert said.startswith("model must be a folder with a model and its tokenizer, or a name of the Hub; got ")
     assert "'./nope', which does not exist. " in said
@@ -143,7 +143,7 @@ def test_paths_and_names_of_the_hub(tmp_path, monkeypatch):
         is_file("./data")
 
 
-def test_what_other_libraries_say_is_passed_on():
+def test_messages_of_other_libraries_are_passed_on():
     said = ("no-model", "model", "'gpt2', which is no folder here; of the Hub: no such thing")
     with raises(*said), loading("gpt2"):
         raise OSError("no such\n thing.")
@@ -164,7 +164,7 @@ def test_what_other_libraries_say_is_passed_on():
         ("data {settings}", "Looking at the sources ..."),
     ],
 )
-def test_a_command_says_what_it_does_before_it_imports(command, said, words, tmp_path):
+def test_a_command_prints_a_line_before_it_imports(command, said, words, tmp_path):
     """In a process where the heavy imports fail, the line is there already."""
     model_files(tmp_path)
     (tmp_path / "run.toml").write_text(f'out = "x"\n[[source]]\ndata = "{tmp_path / "data.jsonl"}"\n')

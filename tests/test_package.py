@@ -204,7 +204,7 @@ def test_a_missing_package_is_answered_with_its_extra():
     assert require("json", "plot", "Drawing") is json
 
 
-def test_what_the_fast_tests_leave_out_is_there():
+def test_the_tests_that_the_fast_ones_leave_out_exist():
     assert [name for name in LONG if not (TESTS / name).exists()] == []
 
 

@@ -59,7 +59,7 @@ def test_tables_become_dataclasses(tmp_path):
         ([], "type", "s.toml", r"\[\]"),
     ],
 )
-def test_what_does_not_fit(values, code, place, value):
+def test_settings_that_do_not_fit(values, code, place, value):
     with raises(code, place, value):
         from_table(Ship, values, "s.toml")
 

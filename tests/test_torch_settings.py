@@ -34,7 +34,7 @@ def test_without_a_gpu_nothing_is_changed(monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_the_limit_of_recompiling_is_said_and_put_back(capsys):
+def test_the_limit_of_recompiling_is_printed_and_restored(capsys):
     before = torch._dynamo.config.recompile_limit
     with compiling_up_to(before + 5):
         assert torch._dynamo.config.recompile_limit == before + 5

@@ -41,7 +41,7 @@ def test_a_file_takes_the_place_of_another_at_the_end(tmp_path):
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_block_that_fails_leaves_what_was_there(tmp_path):
+def test_a_block_that_fails_leaves_the_old_file(tmp_path):
     file = tmp_path / "figure.png"
     file.write_text("old")
 
@@ -115,7 +115,7 @@ def test_a_pipe_is_written_to(tmp_path):
 
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
 @pytest.mark.parametrize("into", ["a file", "a pipe"])
-def test_stdout_goes_on_where_it_is(name, into, tmp_path):
+def test_stdout_is_appended_to(name, into, tmp_path):
     """Redirected to a file too, which must neither be replaced nor written from its beginning."""
     code = (
         "from pathlib import Path; from ttcnet.writing import check_output, write_text; print('before');"
@@ -137,7 +137,7 @@ def test_results_can_go_to_stdout(tmp_path):
     assert made[2:] == ["2 puzzles are in /dev/stdout."]
 
 
-def test_what_cannot_be_written_to_is_told_beforehand(tmp_path):
+def test_unwritable_paths_are_errors_beforehand(tmp_path):
     with raises("not-writable", "out", "which is a folder"):
         writing.check_output("out", tmp_path)
 
@@ -194,7 +194,7 @@ def test_two_processes_that_write_the_same_file_do_not_stumble_over_each_other(t
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_what_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     file = tmp_path / "log.jsonl"
     writing.write_lines(file, [{"step": 1}])
 

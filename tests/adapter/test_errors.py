@@ -58,7 +58,7 @@ def test_bad_configurations_of_whole_models():
             type(whole).from_dict(whole.to_dict() | {field: value})
 
 
-def test_unsupported_models_are_told_what_is_supported():
+def test_unsupported_models_are_errors_that_list_supported_ones():
     other = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=8))
     for model in (other, LlamaForSequenceClassification(LlamaConfig(**SIZES)), torch.nn.Linear(2, 2), None):
         with raises("unsupported-model", "model") as error:

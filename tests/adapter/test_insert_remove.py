@@ -209,7 +209,7 @@ def test_copies_are_independent():
         assert not torch.equal(twin(x).logits, own)
 
 
-def test_only_what_is_inserted_is_trained():
+def test_only_inserted_layers_are_trained():
     model, x = adapter.insert(base(), config()), tokens()
     adapter.freeze_base(model)
     model(x, labels=x).loss.backward()

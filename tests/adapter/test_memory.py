@@ -174,7 +174,7 @@ def test_ttc_layers_need_no_states():
         assert torch.allclose(again, model(x).logits[:, 3:], atol=1e-4)
 
 
-def test_what_mixers_cannot_do_is_refused():
+def test_unsupported_calls_of_mixers_are_errors():
     model, x = awake(insert="retnet"), tokens()
     with torch.no_grad():
         cache = model(x, use_cache=True).past_key_values

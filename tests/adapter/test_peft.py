@@ -87,7 +87,7 @@ def test_memory_inside_the_wrapper():
     assert torch.equal(model.generate(**generation), model.generate(use_cache=False, **generation))
 
 
-def test_what_does_not_go_together_is_refused(tmp_path):
+def test_conflicts_are_errors(tmp_path):
     wrapped = peft.get_peft_model(base(), peft.LoraConfig(**LORA))
     with raises("unsupported-model", "model"):
         adapter.insert(wrapped, config())

@@ -65,7 +65,7 @@ def test_the_horizon_that_was_set_is_saved(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["ttc", "mlp"])
-def test_what_was_saved_before_there_was_a_choice_of_context(kind, tmp_path, caplog):
+def test_adapters_from_before_contexts(kind, tmp_path, caplog):
     """It has the context "head": so do its TTC layers, and the number of parameters in TTC's place."""
     model = awake(insert=kind, context="head")
     adapter.save(model, tmp_path / "alone")

@@ -104,7 +104,7 @@ def test_a_horizon_needs_ttc_layers(base):
         inserted(base, insert="mlp")(tokens(), horizon=3)
 
 
-def test_use_cache_is_saved_as_it_was(base, whole, tmp_path):
+def test_use_cache_is_saved_with_its_first_value(base, whole, tmp_path):
     """Trainer switches it off for good."""
     data = [{"input_ids": row, "labels": row} for row in tokens()]
     for net in (inserted(base), AutoModelForCausalLM.from_pretrained(whole)):
@@ -157,7 +157,7 @@ def test_a_name_never_leads_to_another_model(base, loaded, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Could not find a config file in:UserWarning")  # PEFT, when it saves
-def test_what_peft_saved_is_not_loaded_without_the_layers(base, loaded, tmp_path):
+def test_weights_of_peft_are_not_loaded_without_the_layers(base, loaded, tmp_path):
     options = dict(target_modules=["q_proj"], modules_to_save=["inserted"], **LORA)
     first = peft.get_peft_model(inserted(base), peft.LoraConfig(**options))
     train(first)

@@ -42,7 +42,7 @@ def test_bounded_actions(tmp_path):
     assert all(float(row["error_u"]) < 1e-4 and row["solved"] == "2" for row in rows), rows
 
 
-def test_a_provider_that_fails_is_told_and_the_others_measured(monkeypatch):
+def test_a_provider_that_fails_is_reported_and_the_others_measured(monkeypatch):
     def fail(problem):
         raise RuntimeError("out of memory\nand more")
 

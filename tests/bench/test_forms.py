@@ -38,7 +38,7 @@ def test_ratios_are_taken_within_a_round():
     assert math.isclose(found["forward_of_limit"], 0.1 / 1.25)
 
 
-def test_what_cannot_be_measured_is_answered(monkeypatch, tmp_path):
+def test_measurements_that_are_impossible_are_errors(monkeypatch, tmp_path):
     monkeypatch.setattr(options, "gpus", lambda: 0)
     for arguments, *error in (
         (["--shape", "16x8"], "format", "shape", "16x8"),

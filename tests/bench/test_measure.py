@@ -90,13 +90,13 @@ def test_other_providers_run(provider):
         ("--problems", "0", "out-of-range"),
     ],
 )
-def test_what_is_not_known_is_answered(option, value, code, tmp_path):
+def test_wrong_options_are_errors(option, value, code, tmp_path):
     result = RUNNER.invoke(app, ["lqr", option, value, "--out", str(tmp_path / "x.csv")])
     assert result.exit_code == 1
     assert told(result.output, code, option.removeprefix("--"), value)
 
 
-def test_what_cannot_be_measured_or_written_is_answered_before_it_is_tried(monkeypatch, tmp_path):
+def test_impossible_measurements_and_outputs_are_errors_at_once(monkeypatch, tmp_path):
     monkeypatch.setattr(options, "gpus", lambda: 0)
     for name, otherwise in (("lqr", "cpu"), ("layer", "cpu"), ("decode", "cpu --shape tiny")):
         result = RUNNER.invoke(app, [name, "--device", "cuda", "--out", str(tmp_path / "x.csv")])
@@ -124,7 +124,7 @@ def test_the_sweeps_are_those_of_the_paper_and_of_language_models():
     assert set(SWEEPS["targets"]) <= elsewhere, "targets cost extra time"
 
 
-def test_what_cannot_be_done_is_not_tried():
+def test_impossible_points_are_not_tried():
     history = History(limit=10.0)
     small = Point("kkt", "trained", 1024, 64, sweep="problems")
     history.add(small, FINE)
@@ -156,7 +156,7 @@ def quick(monkeypatch):
     return tried
 
 
-def test_a_sweep_measures_a_shape_once_and_skips_what_is_hopeless(quick, tmp_path):
+def test_a_sweep_measures_a_shape_once_and_skips_hopeless_ones(quick, tmp_path):
     out = tmp_path / "lqr.csv"
     arguments = ["lqr", "--sweep", "llm", "--sweep", "decode", "--provider", "plan", "--provider", "kkt"]
     result = RUNNER.invoke(app, [*arguments, "--out", str(out)])
@@ -234,7 +234,7 @@ def test_peers_agree(name, dtype):
     assert max(errors.values()) < tolerance, errors
 
 
-def test_peers_that_cannot_run_say_what_to_do(monkeypatch):
+def test_peers_that_cannot_run_give_a_remedy(monkeypatch):
     monkeypatch.setattr("ttcnet.bench.providers.find_spec", lambda name: None)
     with raises("package", "provider", "pypose"):
         check_provider("pypose", "cpu")

@@ -120,7 +120,7 @@ def test_a_server_that_answers_oddly_leaves_a_folder_that_resumes(odd, tmp_path,
     assert [line["verdict"] for line in generations(tmp_path / "out" / "sums")] == ["right", "wrong"]
 
 
-def test_folders_that_cannot_be_written_are_told_before_anything_is_loaded(tmp_path):
+def test_folders_that_cannot_be_written_are_errors_before_anything_is_loaded(tmp_path):
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "inside"):
         for words in (["math", "amc"], ["scaling", "amc"], ["lm"]):
@@ -187,7 +187,7 @@ def test_showing_answers(models, tmp_path):
     assert told(ttcnet("eval", "show", tmp_path / "out" / "sums", "--only", "x", code=1), "unknown-name", "only", "'x'")
 
 
-def test_what_is_unparsable_is_shown_as_wrong(tmp_path):
+def test_unparsable_answers_are_shown_as_wrong(tmp_path):
     said = {"0 + 1 = ?": r"\boxed{1}", "1 + 1 = ?": r"\boxed{3}", "2 + 1 = ?": "No idea."}
     examples = [Example(number, text, str(number)) for number, text in enumerate(said, 1)]
     engine = Scripted(lambda ask, horizon: said[ask.messages[-1]["content"]])

@@ -67,7 +67,7 @@ def test_transformers_missing(folder, command, monkeypatch):
     assert "pip install 'ttcnet[models]'" in said
 
 
-def test_what_is_written_is_checked_before_anything_is_done(folder, tmp_path):
+def test_outputs_are_checked_before_any_work(folder, tmp_path):
     options = ["--data", folder / "boards.csv"]
     said = complaint("eval", folder / "run/model", *options, "--out", tmp_path)
     assert told(said, "not-writable", "out")

@@ -104,7 +104,7 @@ def near_ones(text):
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
-def test_bands_find_what_is_as_similar_as_the_threshold(threshold):
+def test_bands_find_pairs_at_the_threshold(threshold):
     count = bands(threshold)
     assert SLOTS % count == 0
     assert 1 - (1 - threshold ** (SLOTS // count)) ** count >= RECALL

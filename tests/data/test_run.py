@@ -97,7 +97,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_run_that_is_killed_goes_on_and_ends_the_same(stage, settings, server, monkeypatch):
+def test_a_killed_run_resumes_and_ends_the_same(stage, settings, server, monkeypatch):
     changes = {} if stage == "verify" else {"verify": None}
     stages = [name for name in STAGES if name == stage or name != "verify"]
     whole = run(settings("whole", **changes)).read_text()
@@ -147,7 +147,7 @@ def test_killed_for_good_in_the_middle_of_verification(settings, server, tmp_pat
     assert len(server[1]) == asked - known
 
 
-def test_what_is_done_stays(settings, server, monkeypatch):
+def test_finished_stages_stay(settings, server, monkeypatch):
     """Settings of stages that are done are not changed; those of later ones may be."""
     with raises("unknown-name", "model"):
         run(settings(verify=Verify("big", server[0], rounds=3, agree=2)))

@@ -82,7 +82,7 @@ def test_all_that_a_file_can_say(load):
         (SOURCE + "[sample]\nquotas = 3", "type", "run.toml: sample: quotas", "3"),
     ],
 )
-def test_what_does_not_fit(text, code, field, value, load):
+def test_settings_that_do_not_fit(text, code, field, value, load):
     with raises(code, field, value):
         load(text)
 
@@ -104,7 +104,7 @@ def test_recipes_are_in_order(path):
         assert made.decontaminate.words == 13
 
 
-def test_the_recipe_says_what_the_paper_says():
+def test_the_recipe_has_the_numbers_of_the_paper():
     made = from_table(Settings, read_toml(next(path for path in RECIPES if path.stem == "paper")))
     assert (made.verify.rounds, made.verify.agree, made.sample.rows) == (32, 32, 800_000)
     assert len({source.data for source in made.sources}) == 14

@@ -95,7 +95,7 @@ def test_rows_of_the_hub_come_one_by_one(tmp_path, monkeypatch):
     assert [(row["problem"], row["answer"]) for row in made] == [(f"Q {n}", str(n)) for n in range(3)]
 
 
-def test_the_hub_is_asked_for_what_the_settings_say(monkeypatch):
+def test_the_hub_gets_the_settings_of_the_source(monkeypatch):
     datasets, asked = pytest.importorskip("datasets"), []
     monkeypatch.setattr(datasets, "load_dataset", lambda *args, **options: asked.append((args, options)) or [])
     assert list(opened(Source("owner/name", subset="main", split="test", revision="1a2b"))) == []

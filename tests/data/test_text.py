@@ -39,7 +39,7 @@ def test_looks_do_not_count(one, two):
 
 
 @pytest.mark.parametrize(("one", "two"), OTHER)
-def test_what_is_said_does(one, two):
+def test_differences_in_content_count(one, two):
     assert tokens(one) != tokens(two)
 
 

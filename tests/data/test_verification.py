@@ -115,7 +115,7 @@ def test_a_row_that_gets_no_reply_has_three_chances(verified, hasty):
     assert sum(number(request) == 1 for request in seen) == 3 * 2
 
 
-def test_a_server_that_fails_stops_the_run_which_then_goes_on(verified, hasty, monkeypatch, tmp_path):
+def test_a_server_that_fails_stops_the_run_which_then_resumes(verified, hasty, monkeypatch, tmp_path):
     """It answers ten times, and then no more; no answer is asked for twice, and none is taken for a wrong one."""
     monkeypatch.setattr(verification, "SILENCE", 5)
 

@@ -47,7 +47,7 @@ def test_a_third_of_the_systems_each_is_stable_unstable_and_oscillating(held_out
     assert torch.equal(world.draw(300, 0, held_out).physics["A"], systems.physics["A"])
 
 
-def test_prefixes_are_what_the_systems_do():
+def test_prefixes_follow_the_systems():
     systems = world.draw(4000, 0)
     ins, outs = world.prefixes(systems, 1)
     assert torch.equal(ins[:, 1:, : world.STATES], outs[:, :-1])
@@ -91,7 +91,7 @@ def test_a_fit_is_least_squares_after_every_transition_and_says_how_uncertain_it
     assert (first < 1).all()  # 1 is the value before any transition
 
 
-def test_a_fit_grows_with_what_a_policy_sees():
+def test_a_fit_grows_with_the_transitions_of_a_policy():
     systems = world.draw(6, 0)
     ins, outs = world.prefixes(systems, 1)
     fits = world.Fit.of(ins, outs)
@@ -123,7 +123,7 @@ def test_demonstrations_and_scenes_of_fitted_have_the_fits_of_their_prefixes(mon
     assert len(seen) == 3
 
 
-def test_a_trunk_sees_the_past_alone_and_tells_what_it_was_trained_to(trunks):
+def test_a_trunk_is_causal_and_predicts_the_system(trunks):
     folder, stack = trunks
     made = Trunk(folder, READING, 3, "cpu")  # any seed: there is a single one
     x = stack.pool.x[:5]
@@ -240,7 +240,7 @@ def test_runs_write_all_that_belongs_to_a_result(start):
     assert (out / "read/mlp/run/metrics.json").read_bytes() == before
 
 
-def test_a_round_with_fits_answers_what_it_asks_besides(start, tmp_path):
+def test_a_round_with_fits_answers_its_further_questions(start, tmp_path):
     out = start(only=["trunk", "references", "fitted/system", "fitted/mlp", "fitted/mlp-2.5"], rates="1e-2")
     shutil.copytree(out, tmp_path / "third")
     shutil.copytree(out / "fitted", tmp_path / "third-small" / "fitted")
@@ -257,7 +257,7 @@ def test_a_round_with_fits_answers_what_it_asks_besides(start, tmp_path):
     assert f"| {planner['learning'][1]['values'][0]:.3f} |" in next(row for row in rows if "planner" in row)
 
 
-def test_a_stopped_run_goes_on(start, monkeypatch, tmp_path):
+def test_a_stopped_run_resumes(start, monkeypatch, tmp_path):
     options = dict(only=["told/mlp"], rates="1e-2")
     whole = json.loads((start(**options) / "told/mlp/run/metrics.json").read_text())
     (tmp_path / "out").rename(tmp_path / "whole")
@@ -278,7 +278,7 @@ def test_a_stopped_run_goes_on(start, monkeypatch, tmp_path):
     assert found["acting"] == whole["acting"]
 
 
-def test_what_is_not_there(start, tmp_path):
+def test_missing_names_are_errors(start, tmp_path):
     with pytest.raises(typer.BadParameter, match=r"only must name trunk.*; got maze"):
         start(only=["maze"])
     with pytest.raises(typer.BadParameter, match="size must be one of"):

@@ -64,7 +64,7 @@ def switched(switch):
     return layer, x, layer.problem(x)
 
 
-def test_a_target_is_what_the_plan_goes_to():
+def test_the_plan_leads_to_the_target():
     layer, x, _ = switched("terminal-shared")
     problem, goal = layer.problem(x), torch.randn(5, 4, 7, dtype=torch.float64)
     steps = towards(problem, goal).unroll(6)
@@ -90,7 +90,7 @@ def test_rank_one_dynamics_are_planned_right():
 
 
 @pytest.mark.parametrize("switch", [switch for switch in SWITCHES if switch != "rank-one"])
-def test_a_switch_changes_what_it_says(switch):
+def test_a_switch_has_its_effect_alone(switch):
     layer, x, problem = switched(switch)
     problem.check()
     torch.manual_seed(0)
@@ -185,7 +185,7 @@ def test_runs_write_all_that_belongs_to_a_result(start, capsys):
     assert "dense/ttc is done" in capsys.readouterr().out
 
 
-def test_a_stopped_run_goes_on(start, monkeypatch, tmp_path):
+def test_a_stopped_run_resumes(start, monkeypatch, tmp_path):
     whole = start(only=["dense/ttc"], out=tmp_path / "whole")
     monkeypatch.setattr(lqr_in_a_token, "SAVE_EVERY", 2)
     advance = Readers.advance
@@ -204,7 +204,7 @@ def test_a_stopped_run_goes_on(start, monkeypatch, tmp_path):
     assert first == second
 
 
-def test_what_is_not_there(start, capsys):
+def test_missing_names_are_errors(start, capsys):
     with pytest.raises(typer.BadParameter, match=r"only must name tasks .*; got maze"):
         start(only=["maze"])
     start(only=["dense/mlp"])
@@ -214,7 +214,7 @@ def test_what_is_not_there(start, capsys):
 
 
 @pytest.mark.slow
-def test_the_layer_plans_what_it_reads_better_than_an_mlp():
+def test_the_layer_plans_better_than_an_mlp():
     """The short version: two seeds, one rate, fewer steps."""
     found = {}
     for arm in ("ttc", "mlp"):

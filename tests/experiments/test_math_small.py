@@ -206,7 +206,7 @@ def test_training_takes_no_more_tokens_at_once_than_asked_for(small_math, monkey
     assert max(tokens for _, tokens in seen) <= 300
 
 
-def test_a_small_run_stops_in_time_and_goes_on(small_math, capsys):
+def test_a_small_run_stops_in_time_and_resumes(small_math, capsys):
     out = small_math("countdown", "stopped", only=["base", "full-0"], minutes=1e-9)
     assert "Stopped for the time being" in capsys.readouterr().out
     assert not out.exists()

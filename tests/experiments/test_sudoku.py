@@ -76,7 +76,7 @@ def test_a_looped_run_is_trained_and_judged(small, monkeypatch):
         assert {(each["data"], each["mode"]) for each in found} == {("boards", "single")}
 
 
-def test_a_stopped_recipe_goes_on(small):
+def test_a_stopped_recipe_resumes(small):
     whole = small("best", "whole", steps=8)
     parts = small("best", "parts", steps=8, minutes=1e-9)
     assert not (parts / "ttc-0" / "metrics.json").exists()
@@ -88,7 +88,7 @@ def test_a_stopped_recipe_goes_on(small):
     assert (whole / "ttc-0" / "log.jsonl").read_text() == (parts / "ttc-0" / "log.jsonl").read_text()
 
 
-def test_a_recipe_that_was_killed_between_two_checkpoints_goes_on(small, monkeypatch):
+def test_a_recipe_that_was_killed_between_two_checkpoints_resumes(small, monkeypatch):
     """One run is then ahead of the others, and waits for them without a word in its log."""
     whole = small("augmented", "whole", steps=12, only=["transformer-0", "transformer-1"])
     save = Run.save
@@ -123,7 +123,7 @@ def record_first_steps(monkeypatch):
     return found
 
 
-def test_what_is_not_there(small, capsys):
+def test_missing_names_are_errors(small, capsys):
     with pytest.raises(typer.BadParameter, match=r"only must name runs or architectures among ttc-0, .*; got lstm"):
         small("augmented", "none", steps=2, only=["lstm"])
     for options, message in (

@@ -209,7 +209,7 @@ def test_the_small_tables_of_gains(tmp_path):
     assert lines[3].startswith("| 16 | +0.0 <br> (+0.0 to +0.0) | +16.0 |")
 
 
-def test_the_small_tables_of_gains_refuse_what_cannot_be_compared(tmp_path):
+def test_the_small_tables_of_gains_refuse_runs_that_cannot_be_compared(tmp_path):
     ttc = ("ttc-0", "ttc-2", "ttc-4-1")
     small_runs(tmp_path, changes={name: {"adapter": {}} for name in ttc})
     loud = {name: {"adapter": {"action_gain": 4.0}} for name in ttc}

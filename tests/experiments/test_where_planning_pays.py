@@ -238,7 +238,7 @@ def test_batches_hold_demonstrations_of_the_seed_and_the_horizon():
             assert all((own == x).all(1).any() for x in seen.x[member, group])
 
 
-def test_a_policy_that_is_the_planner_pays_what_it_pays():
+def test_a_policy_equal_to_the_planner_has_its_cost():
     run = Imitation(Demonstrations("cart-pole", "mlp", **TINY))
     systems, _ = cart_pole.draw(4, 3)
     states = torch.zeros(0)
@@ -290,7 +290,7 @@ def test_runs_write_all_that_belongs_to_a_result(start, capsys):
     assert (out / "cart-pole/ttc/32/metrics.json").read_bytes() == before
 
 
-def test_a_stopped_run_goes_on(start, monkeypatch, tmp_path):
+def test_a_stopped_run_resumes(start, monkeypatch, tmp_path):
     whole = json.loads((start(only=["cart-pole/mlp"]) / "cart-pole/mlp/32/metrics.json").read_text())
     (tmp_path / "out").rename(tmp_path / "whole")
     monkeypatch.setattr(where_planning_pays, "SAVE_EVERY", 1)
@@ -309,7 +309,7 @@ def test_a_stopped_run_goes_on(start, monkeypatch, tmp_path):
     assert found["unexplained"] == whole["unexplained"]
 
 
-def test_what_is_not_there(start, capsys):
+def test_missing_names_are_errors(start, capsys):
     with pytest.raises(typer.BadParameter, match=r"only must name systems .*; got maze"):
         start(only=["maze"])
     start(only=["cart-pole/linear"])

@@ -155,7 +155,7 @@ def test_loose_bounds_change_nothing():
     assert torch.allclose(nothing.u, free.u)
 
 
-def test_multipliers_are_what_a_bound_costs():
+def test_multipliers_are_the_price_of_a_bound():
     problem = systems(2)
     u_max = torch.full((2, 12, 2), 0.2, dtype=DOUBLE, requires_grad=True)
     found = solve_constrained(problem, u_max=u_max)
@@ -210,7 +210,7 @@ def test_float32_and_broadcasting():
     assert torch.allclose(alone.u, found.u[0], atol=1e-5)
 
 
-def test_an_iteration_limit_is_told():
+def test_an_iteration_limit_gives_a_warning():
     with pytest.warns(RuntimeWarning, match=r"problem \(0,\) of the batch was still under way"):
         found = solve_constrained(systems(2), u_max=0.1, max_iterations=2)
     assert (found.status == Status.ITERATION_LIMIT).all()

@@ -77,7 +77,7 @@ def test_torch_func(name):
             torch.testing.assert_close(transform(slope, index)(*fields), found[k], rtol=1e-8, atol=1e-9)
 
 
-def test_what_does_not_settle_is_named():
+def test_a_problem_that_does_not_settle_is_named():
     A, B, Q, R, _ = system(3, 1, (2,))
     lost = B.clone()
     lost[1] = 0

@@ -66,7 +66,7 @@ def test_batches(batch):
         agree(problem)
 
 
-def test_what_is_shared_by_problems_or_steps_or_both():
+def test_fields_shared_by_problems_or_steps_or_both():
     whole = random_problem((2, 3), 5, 4, 2, affine=True)
     fields = whole.given()
     forms = {
@@ -118,7 +118,7 @@ def test_pieces_and_threads():
 
 
 @pytest.mark.parametrize(("piece", "elsewhere"), [(dense_cpu.PIECE, False), (1, True)])
-def test_what_takes_long_leaves_the_main_thread_to_interrupts(piece, elsewhere, monkeypatch):
+def test_long_work_leaves_the_main_thread_to_interrupts(piece, elsewhere, monkeypatch):
     threads, compiled = [], dense_cpu._compiled
 
     def noted(*names):

@@ -91,7 +91,7 @@ def scalar_problem(dtype, R):
 
 @pytest.mark.parametrize("method", ["riccati", "kkt"])
 @pytest.mark.parametrize(("dtype", "smallest"), [(torch.float32, 1e-30), (torch.float64, 1e-30)])
-def test_two_steps_share_what_is_cheap(method, dtype, smallest):
+def test_two_steps_share_cheap_actions(method, dtype, smallest):
     for R in (1e-4, 1e-7, 1e-12, 1e-15, smallest):
         problem = scalar_problem(dtype, R)
         solution = solve(problem, method)
@@ -101,7 +101,7 @@ def test_two_steps_share_what_is_cheap(method, dtype, smallest):
         assert solution.residual(problem) < 8 * torch.finfo(dtype).eps
 
 
-def test_residual_notices_what_all_terms_together_hide():
+def test_residual_notices_violations_hidden_by_larger_terms():
     """[0, -1] costs twice the optimum, and misses one condition, whose terms are tiny, altogether."""
     problem = scalar_problem(torch.float64, 1e-7)
     u = torch.tensor([[0.0], [-1.0]], dtype=torch.float64)
@@ -194,7 +194,7 @@ def test_float64_against_rational_arithmetic(method, R, n, m, ranks):
     assert error < max(200 * max(moved), 2e-14), (error, moved)
 
 
-def test_what_is_beyond_a_dtype_is_said():
+def test_a_problem_beyond_its_dtype_is_an_error():
     problem = small_problem(1e-12, 2, 1, "low")
     with pytest.warns(RuntimeWarning, match="has lost digits.*closer in size"):
         solve(problem)

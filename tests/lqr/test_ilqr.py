@@ -266,7 +266,7 @@ def test_problems_do_not_touch_each_other():
     assert whole.iterations[1, 2] == alone.iterations
 
 
-def test_an_iteration_limit_is_told():
+def test_an_iteration_limit_gives_a_warning():
     with pytest.warns(RuntimeWarning, match=r"problem \(0,\) of the batch was still under way .* as 2 others"):
         found = ilqr(pendulum, upright, hanging(3), 40, terminal=stands, action_size=1, max_iterations=2)
     assert (found.status == Status.ITERATION_LIMIT).all()
@@ -274,7 +274,7 @@ def test_an_iteration_limit_is_told():
     assert (found.iterations == 2).all()
 
 
-def test_a_kink_stalls_and_is_told():
+def test_a_kink_stalls_and_gives_a_warning():
     def cost(h, u):
         return (h[0] - 1).abs() + u.abs().sum()
 

@@ -70,7 +70,7 @@ def test_grad_inside_and_outside_vmap(family, backend):
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated")  # torch to itself
-def test_what_has_no_rule_says_so(family):
+def test_transforms_without_a_rule_are_errors(family):
     def act(h0, backend="auto"):
         return plan(replace(family, h0=h0), 4, backend)
 

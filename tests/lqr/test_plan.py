@@ -210,7 +210,7 @@ def test_memory_between_the_passes_grows_with_the_root_of_the_horizon(plan):
 
 @pytest.mark.parametrize("poison", ["a", "B", "Q", "Qf", "r_inv", "decay_A", "decay_B", "decay_Q", "h0"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_bad_problem_stays_by_itself(plan, poison, value):
+def test_a_bad_problem_leaves_the_others_alone(plan, poison, value):
     """Unchecked, a NaN or an infinity in one token spoils that token only, and all of it."""
     family = cast(draw("trained", tokens=3, n=4), torch.float32)
     clean = plan(family, 6)

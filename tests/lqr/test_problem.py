@@ -43,7 +43,7 @@ def test_gains_come_on_request_and_not_from_the_symplectic_method():
 
 
 @pytest.mark.parametrize(("method", "implicit"), METHODS)
-def test_what_steps_share_is_what_is_written_out(method, implicit):
+def test_shared_fields_equal_expanded_ones(method, implicit):
     T, n, m = 5, 3, 2
     generator = torch.Generator().manual_seed(0)
     one = random_problem((2,), 1, n, m, affine=True, seed=6)
@@ -91,7 +91,7 @@ def test_tracking_is_the_cost_of_the_distance(terminal, diagonal_R):
     close(solve(near).u, solve(same).u)
 
 
-def test_tracking_says_what_it_cannot_follow():
+def test_tracking_checks_its_references():
     p = random_problem((), 4, 3, 2)
     with raises("shape", "states", r"\(3, 3\)"):
         LQR.tracking(p.A, p.B, p.Q, p.R, p.h0, states=torch.zeros(3, 3, dtype=torch.float64))

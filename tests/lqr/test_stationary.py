@@ -137,7 +137,7 @@ def test_half_precision_and_no_horizon():
     assert (plan(family, 0) == 0).all()
 
 
-def test_a_problem_without_a_number_stays_by_itself():
+def test_a_problem_with_nan_leaves_the_others_alone():
     family = draw(4, 2)
     family.A[1, 0, 0, 0] = math.nan
     u = plan(family, 8, check=False)

@@ -108,7 +108,7 @@ def test_assisted_generation(make):
 
 
 @each
-def test_generation_goes_on_from_a_cache(make):
+def test_generation_continues_from_a_cache(make):
     model, x = make(), tokens()
     options = GREEDY | dict(return_dict_in_generate=True, eos_token_id=-1)
     expected = model.generate(x, **options).sequences
@@ -199,7 +199,7 @@ def test_a_mask_has_to_cover_the_cache():
         model(x[:, 5:], attention_mask=torch.ones(2, 4), past_key_values=cache)
 
 
-def test_what_mixers_that_remember_cannot_do():
+def test_calls_that_stateful_mixers_refuse():
     model, x = net(("attention", "gdn", "ttc")), tokens()
     assert len(model(x, use_cache=True).past_key_values) == 2
     with raises("stateful", "cache_implementation", "'static'"):

@@ -114,7 +114,7 @@ def test_damaged_weights_are_noticed():
         run(net)
 
 
-def test_progress_is_told():
+def test_progress_is_reported():
     told = []
     run(eager(), ends=(), watch=told.append)
     assert told == [pytest.approx(5 * 8 / 12)]
@@ -132,7 +132,7 @@ def test_a_gpu_decodes_as_the_cpu_does(kind):
 
 
 @pytest.mark.parametrize("odd", ["x", 10**19, -(10**19), [[1]], [1, "x"], 0.5, True, {}], ids=repr)
-def test_odd_tokens_that_end_are_told(odd):
+def test_odd_end_tokens_are_errors(odd):
     net = tiny.model()
     net.generation_config.eos_token_id = odd
     with raises("type", "eos_token_id"):

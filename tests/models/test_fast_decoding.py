@@ -91,7 +91,7 @@ def test_samples_are_those_of_decoding(insert):
     assert decode(made, PROMPTS, 20, [1, 9], seeds=[2, 7, 1, 8], temperature=0.7) != found
 
 
-def test_what_it_decodes():
+def test_models_that_fit():
     assert fits(net(None))
     assert fits(net("ttc"))
     sliding = net(None)

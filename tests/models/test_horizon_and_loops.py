@@ -85,7 +85,7 @@ def test_the_loops_of_a_model():
     assert count() == model.config.loops == 3
 
 
-def test_what_cannot_be_set():
+def test_settings_that_are_errors():
     model = net()
     with raises("too-small", "horizon", "-1"):
         set_horizon(model, -1)

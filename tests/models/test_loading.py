@@ -110,7 +110,7 @@ def test_the_message_names_some_of_them(tmp_path):
 
 
 @pytest.mark.parametrize("load", [whole, in_pieces])
-def test_what_transformers_leaves_out_on_purpose_is_left_out(load, tmp_path):
+def test_weights_that_transformers_leaves_out_are_left_out(load, tmp_path):
     """Buffers that older versions saved, and a head that is tied."""
     tiny.model(tie_word_embeddings=True).save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")

@@ -396,7 +396,7 @@ def test_loaded_in_another_dtype(tokens, tmp_path, dtype):
     assert loaded(tokens).logits.shape[-1] == 44
 
 
-def test_what_stands_in_the_place_of_ttc_has_as_many_parameters():
+def test_a_layer_in_the_place_of_ttc_has_as_many_parameters():
     for kind in KINDS:
         config = TTCNetConfig(hidden_size=128, num_attention_heads=4, pattern=["attention", f"+{kind}", "ttc"])
         with torch.device("meta"):

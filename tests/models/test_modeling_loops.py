@@ -78,7 +78,7 @@ def test_a_loop_is_a_stack_of_the_same_blocks(pattern, tokens):
         assert torch.equal(model(tokens).logits, model(tokens, loops=6).logits)
 
 
-def test_one_loop_is_what_there_was(tokens):
+def test_one_loop_is_the_model_without_loops(tokens):
     model = causal(["attention", "ttc", "gdn"], loops=1)
     with torch.no_grad():
         assert torch.equal(model(tokens).logits, unrolled(model, 1)(tokens).logits)
@@ -168,7 +168,7 @@ def test_a_language_model_may_be_judged_after_every_loop(tokens):
 
 
 @pytest.mark.parametrize("architecture", [dict(), dict(insert="mlp"), dict(interleave=None), dict(interleave="4:1")])
-def test_what_is_inserted_may_start_with_nothing(architecture):
+def test_inserted_layers_may_start_with_an_output_of_zero(architecture):
     boards, _ = board()
     zero, loud = (cells(**architecture, zero_init=start).eval() for start in (True, False))
     without = cells(interleave=None).eval()
@@ -311,7 +311,7 @@ def test_models_of_before_load_as_they_were(insert, tmp_path, caplog):
         assert torch.allclose(model(boards).logits, loaded(boards).logits, atol=1e-6)
 
 
-def test_nothing_is_said_where_nothing_is_inserted(tmp_path, caplog):
+def test_no_message_without_inserted_layers(tmp_path, caplog):
     of_before(cells(loops=1, interleave=None), tmp_path)
     with caplog.at_level(logging.WARNING, "ttcnet"):
         TTCNetForCellClassification.from_pretrained(tmp_path)

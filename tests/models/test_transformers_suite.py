@@ -88,7 +88,7 @@ def outcome(tmp_path_factory):
     return found, complete, done.stdout
 
 
-def test_what_a_model_of_transformers_does(outcome):
+def test_common_tests_of_transformers(outcome):
     found, _, text = outcome
     failed = {name for name, tags in found.items() if tags & {"failure", "error"}}
     ran = {name for name, tags in found.items() if not tags}

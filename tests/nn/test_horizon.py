@@ -96,7 +96,7 @@ def test_the_first_draws_are_pinned():
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)
-def test_resuming_goes_on(kind):
+def test_a_resumed_sampler_continues(kind):
     whole = draws(kind(seed=3), 40)
     first = kind(seed=3)
     draws(first, 17)

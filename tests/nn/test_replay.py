@@ -81,7 +81,7 @@ def test_to_the_bit(layer, dtype, mode):
 
 
 @pytest.mark.gpu
-def test_whatever_changes_between_calls(layer):
+def test_changes_between_calls(layer):
     layer = layer.cuda()
     x = torch.randn(2, WIDTH, device="cuda")
 

@@ -24,7 +24,7 @@ def x():
     return torch.randn(2, 5, 24, generator=torch.Generator().manual_seed(1))
 
 
-def test_what_it_computes(layer, x):
+def test_the_layer_computes_its_definition(layer, x):
     problem = layer.problem(x)
     assert isinstance(problem, StationaryLQR)
     assert problem.A.shape == (10, 3, 4, 4)
@@ -113,7 +113,7 @@ def test_an_mlp_of_its_size(layer):
     assert abs(sizes[0] - sizes[1]) < 0.05 * sizes[0]
 
 
-def test_what_it_has_not():
+def test_unsupported_options():
     with raises("conflict", "time_homogeneous", "'pure'"):
         TTCLayer(24, heads=3, context="system", time_homogeneous="pure")
     with raises("backend", "backend", "fused"):

@@ -26,7 +26,7 @@ def x():
     return torch.randn(2, 5, 24, generator=torch.Generator().manual_seed(1))
 
 
-def test_what_it_computes(layer, x):
+def test_the_layer_computes_its_definition(layer, x):
     family = layer.problem(x)
     action = plan(family, 6, backend="reference").flatten(1)
     expected = x + layer.out(layer.action_norm(action)).view_as(x)
@@ -162,7 +162,7 @@ def test_actions_may_start_larger(x):
     assert torch.equal(TTCLayer(24, heads=3, action_gain=4, zero_init=True)(x), x)
 
 
-def test_dropout_drops_what_is_added(x):
+def test_dropout_applies_to_the_output(x):
     torch.manual_seed(0)
     layer = TTCLayer(24, heads=3, dropout=0.5)
     added = layer(x) - x

@@ -39,7 +39,7 @@ def test_elementary_operations_plan_the_same(n, m, per_head, cheap):
             assert ((found - truth).norm(dim=-1) / truth.norm(dim=-1)).max() < bound, horizon
 
 
-def test_what_leaves_torch_has_no_operator_of_ours(layer, x, monkeypatch):
+def test_onnx_files_have_no_operator_of_ours(layer, x, monkeypatch):
     for module in (ops, stationary_ops):
         monkeypatch.setattr(module, "is_in_onnx_export", lambda: True)
     program = torch.export.export(layer, (x, 6), dynamic_shapes=({0: Dim("tokens")}, Dim.DYNAMIC))

@@ -29,7 +29,7 @@ def test_a_prompt_ends_where_the_assistant_writes():
         assert [WORDS[token] for token in prompt(question(PAIR["problem"]), tokenizer(chat))] == words
 
 
-def test_a_template_that_refuses_a_question_is_told():
+def test_a_template_that_refuses_a_question_is_an_error():
     made = tokenizer()
     made.chat_template = "{{ raise_exception('no system here') }}"
     with raises("chat-template", "the prompt", "no system here"):

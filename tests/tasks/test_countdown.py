@@ -44,7 +44,7 @@ def ordered(numbers, operations):
 
 @pytest.mark.parametrize("operations", ["+-*/", "-", "-/", "+*", "*/"])
 @pytest.mark.parametrize("numbers", [(2, 3, 7), (4, 4, 1), (5, 5, 2), (6, 1, 9, 3)])
-def test_the_solver_finds_what_can_be_reached_and_nothing_else(numbers, operations):
+def test_the_solver_finds_reachable_targets_and_no_others(numbers, operations):
     possible = {int(value) for value in reachable(numbers, operations) if value.denominator == 1}
     for target in (*range(1, 20), *range(20, 60, 7)):
         found = solve(numbers, target, operations)

@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "tasks.md"
 WITHOUT_DATA = [name for name in NAMES if name not in BENCHMARKS]
 
 
-def test_the_toy_is_what_the_page_shows():
+def test_the_toy_is_the_example_of_the_page():
     assert f"```python\n{TOY.read_text()}```\n" in PAGE.read_text()
     assert len(TOY.read_text().splitlines()) < 100
 
@@ -179,7 +179,7 @@ def own(folder, place, what):
 
 
 @pytest.mark.parametrize("way", ODD)
-def test_tasks_of_ones_own_that_fail_are_told_with_the_reason(way, tmp_path):
+def test_errors_of_user_tasks_are_reported_with_the_reason(way, tmp_path):
     place, what, said = ODD[way]
     with raises("bad-task", value=said):
         read_examples(find(str(own(tmp_path, place, what))))
@@ -213,7 +213,7 @@ def test_commands_tell_of_such_tasks(command, way, tmp_path):
     [("GRADE", "if text: return None", "no Verdict"), ("GRADE", "if text: 1 / 0", "ZeroDivisionError"),
      ("METRICS", "1 / 0", "ZeroDivisionError"), ("METRICS", "return {'accuracy': 5}", "no Mean")],
 )  # fmt: skip
-def test_what_fails_when_answers_are_there_is_told_too(place, what, said, tmp_path):
+def test_errors_after_the_answers_are_reported_too(place, what, said, tmp_path):
     task = find(str(own(tmp_path, place, what)))
     config = RunConfig("own", task, read_examples(task), (1,), 1, 0.0, 64, "")
     with raises("bad-task", "task", said):

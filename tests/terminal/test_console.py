@@ -46,7 +46,7 @@ def test_nothing_where_it_is_switched_off(monkeypatch):
     assert "x" not in out.getvalue()
 
 
-def test_what_the_operating_system_says_is_a_sentence(tmp_path, capsys):
+def test_errors_of_the_operating_system_become_a_sentence(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     with pytest.raises(typer.Exit), errors_as_sentences():
         (tmp_path / "file" / "inside").mkdir()
@@ -124,7 +124,7 @@ def test_answers_and_problems_reach_the_terminal_in_plain(tmp_path):
     assert done.output.count(plain(evil)) == 4
 
 
-def test_what_libraries_log_too():
+def test_log_messages_of_libraries_are_plain():
     CliRunner().invoke(app, ["countdown", "make"])
     before = logging.getLogRecordFactory()
     try:
@@ -134,7 +134,7 @@ def test_what_libraries_log_too():
         logging.setLogRecordFactory(logging.LogRecord)
 
 
-def test_everything_is_said_by_one_module():
+def test_one_module_prints_everything():
     """And by rich, where a table, a picture of a board or pages of `foreign` texts are shown."""
     allowed = {
         "terminal/console.py": 3,  # say, show, tell

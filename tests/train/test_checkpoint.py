@@ -52,7 +52,7 @@ def copied(finished, tmp_path):
     return dataclasses.replace(config, out=str(tmp_path / "run"))
 
 
-def test_a_run_goes_on_with_its_own_data_alone(copied, finished, tmp_path):
+def test_a_run_resumes_with_its_own_data_alone(copied, finished, tmp_path):
     """A file that was only touched is the same; one with another row is not, and stays refused."""
     data = tmp_path / "data.jsonl"
     shutil.copy(copied.data, data)
@@ -83,7 +83,7 @@ def test_a_result_is_there_whole_or_not_at_all(copied, monkeypatch):
     assert sorted(path.name for path in Path(copied.out).glob("model*")) == ["model"]
 
 
-def test_a_full_disk_is_told(make, monkeypatch, tmp_path):
+def test_a_full_disk_is_an_error(make, monkeypatch, tmp_path):
     from safetensors import SafetensorError
 
     def full(*_, **__):

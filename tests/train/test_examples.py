@@ -49,7 +49,7 @@ def test_without_a_chat_template():
 
 
 @pytest.mark.parametrize("chat", [True, False])
-def test_a_question_is_put_as_it_was_learned(chat):
+def test_a_question_has_the_tokens_of_training(chat):
     """Also by tokenizers that begin every text in a way of their own."""
     made = tokenizer(chat)
     made.backend_tokenizer.normalizer = normalizers.Prepend("the ")

@@ -82,7 +82,7 @@ def test_the_loss_is_the_formula():
     torch.testing.assert_close(gradient, torch.where(outside, 0.0, -gain * ratio).detach())
 
 
-def test_advantages_are_what_a_group_earned_above_its_mean():
+def test_advantages_are_rewards_above_the_mean_of_the_group():
     rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.1, 0.1, 0.1, 0.1], [2.0, 1.0, 3.0, 0.0]], dtype=torch.float64)
     plain, scaled = advantages(rewards, scale=False), advantages(rewards)
     torch.testing.assert_close(plain[0], torch.tensor([0.75, -0.25, -0.25, -0.25], dtype=torch.float64))
@@ -295,7 +295,7 @@ def timeless(lines):
 
 
 @pytest.mark.parametrize("updates", [1, 2])
-def test_a_run_whose_grading_fails_says_so_and_resumes_to_the_bit(updates, tmp_path):
+def test_a_run_whose_grading_fails_is_an_error_and_resumes_to_the_bit(updates, tmp_path):
     """Nothing is lost but the step that could not be graded."""
     task = tmp_path / "fragile.py"
     broken = (
@@ -332,7 +332,7 @@ def test_a_run_can_be_extended(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["whole", "inserted", "lora"])
-def test_it_starts_from_what_sft_made(kind, tmp_path):
+def test_it_starts_from_a_model_of_sft(kind, tmp_path):
     train = "all" if kind == "whole" else kind
     model().save_pretrained(tmp_path / "tiny")
     tokenizer().save_pretrained(tmp_path / "tiny")
@@ -416,7 +416,7 @@ def test_values_that_do_not_fit(value, code):
         from_table(Reinforcement, dict(model="m", task="t", out="o") | value)
 
 
-def test_what_is_refused_before_anything_is_learned(tmp_path):
+def test_errors_before_training(tmp_path):
     def refused(code, field, value="", net=None, **changes):
         with raises(code, field, value):
             reinforce(settings(tmp_path, **changes), net or model(), tokenizer())

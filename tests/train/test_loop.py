@@ -99,13 +99,13 @@ def test_epochs_can_be_added(make, tmp_path):
     assert found == ["checkpoint-2.safetensors", "checkpoint-4.safetensors"]
 
 
-def test_two_runs_in_one_folder_are_told_apart(make, tmp_path):
+def test_a_second_run_in_a_folder_is_an_error(make, tmp_path):
     with owned(tmp_path / "run"), raises("in-use", "out"):
         sft.fine_tune(make(), model(), tokenizer())
     assert not (tmp_path / "run").exists()
 
 
-def test_others_may_read_what_the_umask_lets_them(finished):
+def test_files_have_the_permissions_of_the_umask(finished):
     folder, _, _ = finished
     mask = os.umask(0o077)
     os.umask(mask)

@@ -199,7 +199,7 @@ def test_checkpoints_of_older_versions_are_refused(name, engine, tmp_path):
         engine.go(out)
 
 
-def test_the_folder_says_what_the_run_is(engine, whole):
+def test_the_folder_has_settings_and_provenance(engine, whole):
     found = json.loads((whole[0] / "settings.json").read_text())
     assert found["steps"] == 7
     assert {"command", "commit", "versions", "machine"} <= found["provenance"].keys()

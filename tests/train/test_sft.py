@@ -25,7 +25,7 @@ def weights(of):
 
 
 @pytest.mark.parametrize("train", ["all", "inserted", "lora"])
-def test_what_is_trained(train, make):
+def test_the_trained_weights(train, make):
     trained = sft.fine_tune(make(train=train), model(), tokenizer())
     inserted = adapter.parameters(trained)
     fresh = adapter.parameters(adapter.insert(model(), adapter.TTCAdapterConfig.from_dict(ADAPTER)))
@@ -111,7 +111,7 @@ def test_horizons_are_drawn_step_by_step(make, monkeypatch):
     assert len(set(seen)) > 1
 
 
-def test_a_model_that_has_its_layers_goes_on_planning(make, monkeypatch):
+def test_a_model_with_its_own_layers_still_plans(make, monkeypatch):
     """With nothing more inserted, horizons are drawn as before, and its own is kept."""
     seen = []
     monkeypatch.setattr("ttcnet.train.answers.adapter.set_horizon", lambda _, steps: seen.append(steps))
@@ -179,7 +179,7 @@ def test_the_result_can_be_loaded(make, finished, tmp_path):
 
 
 @pytest.mark.slow
-def test_compiled_layers_stay_compiled_whatever_the_horizon(make, monkeypatch):
+def test_compiled_layers_stay_compiled_at_any_horizon(make, monkeypatch):
     monkeypatch.setattr(sft, "COMPILER", "eager")  # traced, not built
     limit = torch._dynamo.config.recompile_limit
     counts = torch._dynamo.utils.counters

@@ -206,7 +206,7 @@ def test_help_shows_every_setting_with_its_default():
     assert sft.__doc__
 
 
-def test_rows_left_out_are_told_and_written_down(make, tmp_path, capsys):
+def test_rows_left_out_are_printed_and_recorded(make, tmp_path, capsys):
     (tmp_path / "data.jsonl").write_text(
         "".join(json.dumps({"problem": "1 + " * times, "solution": "2"}) + "\n" for times in (1, 2, 1, 30))
     )

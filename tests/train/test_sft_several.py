@@ -99,7 +99,7 @@ def whole(folder, out, rank, port):
     sft.fine_tune(run_settings(folder, out, **OPTIONS), model(), tokenizer())
 
 
-def test_sigterm_to_one_stops_all_and_the_run_goes_on_to_the_bit(tmp_path):
+def test_sigterm_to_one_stops_all_and_the_run_resumes_to_the_bit(tmp_path):
     run_settings(tmp_path)  # which writes the data
     assert meet(terminated, tmp_path) == [143, 143]
     assert checkpoints(tmp_path / "run") == [4, 5]
@@ -109,7 +109,7 @@ def test_sigterm_to_one_stops_all_and_the_run_goes_on_to_the_bit(tmp_path):
     assert one == two
 
 
-def test_machines_that_do_not_share_the_folder_are_told(tmp_path):
+def test_machines_that_do_not_share_the_folder_are_an_error(tmp_path):
     """The same command in two folders, as on two machines where its path is one of their own."""
     model().save_pretrained(tmp_path / "base")
     tokenizer().save_pretrained(tmp_path / "base")

@@ -169,7 +169,7 @@ def full_disk(folder, out, **changes):
         jobs.tune(folder, out, **changes)
 
 
-def test_a_full_disk_of_one_process_is_told_by_it(folder, tmp_path):
+def test_a_full_disk_of_one_process_is_its_error(folder, tmp_path):
     jobs.job(2, full_disk, folder, "full", said=tmp_path / "said", train="inserted", **SHORT)
     said = (tmp_path / "said").read_text()
     assert said.count("No space left on device") == 1
@@ -183,7 +183,7 @@ def other_settings(folder, out, **changes):
         jobs.tune(folder, out, lr=float(os.environ["RANK"]) + 1, **changes)
 
 
-def test_processes_with_other_settings_are_told(folder, tmp_path):
+def test_processes_with_other_settings_are_an_error(folder, tmp_path):
     codes = jobs.job(2, other_settings, folder, "odd", seconds=60, said=tmp_path / "said")
     assert not {0, None} & set(codes)
     said = " ".join((tmp_path / "said").read_text().split())

@@ -76,7 +76,7 @@ def test_loops_per_step_that_make_no_run(changes, value):
         replace(CARRIED, **changes)
 
 
-def test_a_checkpoint_without_what_was_carried(boards, tmp_path):
+def test_a_checkpoint_without_carried_tensors(boards, tmp_path):
     train(CARRIED, boards, tmp_path, every=2, minutes=0)
     (path,) = tmp_path.glob("checkpoint-*")
     tensors = load_file(path)
@@ -86,7 +86,7 @@ def test_a_checkpoint_without_what_was_carried(boards, tmp_path):
             learner(CARRIED, boards).restore(kept, 2, "folder/checkpoint")
 
 
-def test_what_is_inserted_may_learn_at_a_rate_of_its_own(boards):
+def test_inserted_layers_may_have_their_own_rate(boards):
     trainer = learner(replace(LOOPED, lr=4e-3, inserted_lr=1e-3, decay_bases=False), boards)
     names = {parameter: name for name, parameter in trainer.model.named_parameters()}
     trainer.advance()
@@ -165,7 +165,7 @@ def learn(config, boards):
     assert losses[-1] < losses[0] - 0.05, losses
 
 
-def test_the_average_is_what_is_handed_out(boards):
+def test_the_result_has_the_average_of_the_weights(boards):
     trainer = learner(replace(TINY, ema=0.5), boards)
     expected = weights(trainer.model)
     for _ in range(3):

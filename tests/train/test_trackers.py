@@ -34,7 +34,7 @@ def test_a_tracker_that_is_not_known():
         trackers.check_tracker("nothing")
 
 
-def test_a_missing_tensorboard_is_said(monkeypatch, capsys):
+def test_a_missing_tensorboard_gives_a_message(monkeypatch, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert trackers.tensorboard_if_there() == "none"
     assert "Without TensorBoard" in capsys.readouterr().err

@@ -209,7 +209,7 @@ def test_the_command_compares_own_pairs_with_all_others(tmp_path):
         (["--out", "."], "not-writable", "out"),
     ],
 )
-def test_mistakes_are_told(tmp_path, options, code, field):
+def test_mistakes_are_errors(tmp_path, options, code, field):
     tiny.model().save_pretrained(tmp_path / "base")
     tiny.tokenizer().save_pretrained(tmp_path / "base")
     data, out = tiny.sums(tmp_path / "sums.jsonl"), tmp_path / "out.json"

@@ -115,7 +115,7 @@ def test_intervals_cover():
     assert all(0.91 < share / 400 < 0.985 for share in covered), covered
 
 
-def test_batches_hold_what_they_may():
+def test_batches_keep_their_limit_of_tokens():
     lengths = [3, 9, 1, 4, 4, 20, 2]
     found = list(batches(lengths, 9))
     assert sorted(place for batch in found for place in batch) == list(range(7))

@@ -63,7 +63,7 @@ def test_in_loops_there_are_states_for_every_time():
     assert plan_values(net, boards.puzzles[0], (1, 2, 3)).shape == (2, 3)
 
 
-def test_a_probe_finds_what_is_there_and_nothing_else():
+def test_a_probe_finds_linear_information_and_no_other():
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(0, 9, (600,), generator=generator)
     told = torch.nn.functional.one_hot(labels, 9).float() + 0.3 * torch.randn(600, 9, generator=generator)
@@ -86,7 +86,7 @@ def test_probes_of_every_layer_and_step():
         labelled(Boards(few.solutions, few.solutions))
 
 
-def test_the_probe_command_writes_what_it_found(tmp_path):
+def test_the_probe_command_writes_results(tmp_path):
     model().save_pretrained(tmp_path / "model")
     generate(4, seed=1).write(tmp_path / "boards.csv")
     where = ["--train", str(tmp_path / "boards.csv"), "--test", str(tmp_path / "boards.csv"), "--device", "cpu"]

@@ -77,7 +77,7 @@ def test_a_server_can_do_all_but_the_horizon(tmp_path):
     assert {row["horizon"] for row in rows} == {""}
 
 
-def test_a_server_without_likelihoods_is_told_at_once(tmp_path):
+def test_a_server_without_likelihoods_is_an_error_at_once(tmp_path):
     file = sums(tmp_path / "sums.jsonl", 6)
     with serving(lambda *_: answer(r"\boxed{2}")) as (url, seen):
         words = ["eval", "scaling", file, "--server", url, "--out", tmp_path / "out", "--n", "4", "--cot", "on"]

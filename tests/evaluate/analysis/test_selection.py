@@ -33,7 +33,7 @@ def test_votes_count_equal_answers_together():
     assert vote.winner([line(0, None)])["answer"] is None
 
 
-def test_votes_go_by_what_the_task_calls_the_same():
+def test_votes_count_answers_that_the_task_calls_the_same():
     class Lengths:
         name = "lengths"
 

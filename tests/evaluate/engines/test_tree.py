@@ -5,7 +5,7 @@ from ttcnet.evaluate.engines.base import Answer, Ask, Sampling
 from ttcnet.evaluate.engines.tree import Tree
 
 
-def test_the_tree_follows_what_the_model_rates_highest():
+def test_the_tree_follows_the_highest_ratings():
     """Lines are numbers; the model rates a solution by its last one, and ends a solution after the line 9."""
 
     def say(ask, horizon):

@@ -180,7 +180,7 @@ def command(place, out, *options, base="base", task="sums"):
     return CliRunner().invoke(app, [*call, "--device", "cpu", *options], catch_exceptions=False)
 
 
-def test_the_command_writes_what_was_found_and_goes_on_where_it_stopped(place, tmp_path, monkeypatch):
+def test_the_command_writes_results_and_resumes(place, tmp_path, monkeypatch):
     plan = ["--adapter", str(place / "adapter"), "--horizon", "12"]
     done = command(place, tmp_path, *plan)
     assert done.exit_code == 0, done.output
@@ -266,7 +266,7 @@ def test_lm_eval_says_no_more_than_a_user_needs(place, tmp_path, monkeypatch, ca
         (["--horizon", "4"], "no-layers", "model"),
     ],
 )
-def test_mistakes_are_told_and_leave_nothing(place, tmp_path, options, code, field, monkeypatch):
+def test_mistakes_are_errors_and_leave_nothing(place, tmp_path, options, code, field, monkeypatch):
     quick = partial(lm_run.TaskManager, include_defaults=False)  # reading all of lm_eval's takes long
     monkeypatch.setattr(lm_run, "TaskManager", quick)
     result = command(place, tmp_path / "out", *options)
@@ -291,7 +291,7 @@ def test_tasks_and_templates_that_are_none(place, tmp_path):
     assert told(result.output, "chat-template", "model")
 
 
-def test_data_out_of_reach_are_told(place, tmp_path, monkeypatch):
+def test_unreachable_data_are_an_error(place, tmp_path, monkeypatch):
     def load(manager, name):
         raise ConnectionError("Couldn't reach the Hub")
 

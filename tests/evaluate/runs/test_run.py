@@ -48,7 +48,7 @@ def test_every_answer_is_kept_with_all_that_made_it(tmp_path):
     assert told == [0, 1.5, 3, 4.5, 6, 6.5, 7]
 
 
-def test_a_killed_run_goes_on_where_it_was(tmp_path):
+def test_a_killed_run_resumes(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(Scripted(right, breaks=1), config(), tmp_path)
     file = tmp_path / "generations.0.jsonl"
@@ -96,7 +96,7 @@ def test_the_table_is_whole_however_narrow_the_terminal(tmp_path, monkeypatch, c
     assert "a-benchmark-with-a-name" in text
 
 
-def test_what_failed_is_neither_right_nor_wrong_and_is_tried_again(tmp_path):
+def test_failed_samples_are_neither_right_nor_wrong_and_are_tried_again(tmp_path):
     def flaky(ask, horizon):
         return Answer("", None, None, "failed", note="status 500") if number_of(ask) < 3 else right(ask, horizon)
 

@@ -83,7 +83,7 @@ def test_batches(batch, launches):
         agree(problem)
 
 
-def test_what_is_shared_by_problems_or_steps_or_both():
+def test_fields_shared_by_problems_or_steps_or_both():
     whole = random_problem((2, 3), 5, 5, 3, affine=True)
     forms = {
         "A": lambda x: x[:1, :1],

@@ -103,7 +103,7 @@ def test_expensive_actions(place):
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_bad_problem_stays_by_itself(place):
+def test_a_bad_problem_leaves_the_others_alone(place):
     family = cast(draw("trained", tokens=3, heads=2, n=4), torch.float32)
     g = weights(family)
     clean = run_kernels(family, 6, g, place)

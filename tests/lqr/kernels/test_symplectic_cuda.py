@@ -154,7 +154,7 @@ def test_gradients_of_Q_and_Qf_are_symmetric(place):
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("horizon", [1, 6])
 @pytest.mark.parametrize("name", ["h0", "a"])
-def test_a_bad_problem_stays_by_itself(place, horizon, name):
+def test_a_bad_problem_leaves_the_others_alone(place, horizon, name):
     """A NaN in h0, and a zero on the diagonal of A, which this method divides by."""
     family = draw("trained", tokens=3, heads=2, n=4)
     family = cast(replace(family, decay_A=0 * family.decay_A), torch.float32)

@@ -145,7 +145,7 @@ def test_unparsable(graders, text):
     assert graders.verdicts([("42", text)]) == [Verdict(False, None)]
 
 
-def test_what_never_ends_is_ended_and_the_next_answer_graded():
+def test_a_comparison_that_never_ends_is_stopped_and_the_next_answer_graded():
     """10^(10^10) is computed by code in C, which no signal handler of Python's interrupts."""
     with Graders(1, seconds=0.5) as graders:
         found = graders.verdicts([("3", r"\boxed{10^{10^{10}}}"), ("3", r"\boxed{3}")])

@@ -146,7 +146,7 @@ def test_boards_are_a_sequence():
     assert boards.givens.tolist() == [sum(digit > 0 for digit in puzzle.tolist()) for puzzle in boards.puzzles]
 
 
-def test_boards_check_what_they_are_given():
+def test_boards_check_their_arguments():
     boards = made()[:4]
     with raises("dtype", "puzzles", "int64"):
         Boards(boards.puzzles.astype(np.int64), boards.solutions)

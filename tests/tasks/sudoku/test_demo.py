@@ -52,7 +52,7 @@ def test_the_shipped_model_is_small_and_leaves_random_numbers_alone():
     assert f"{parameters:,} parameters" in (FOLDER / "README.md").read_text()
 
 
-def test_the_card_of_the_shipped_model_says_what_was_measured():
+def test_the_card_of_the_shipped_model_has_the_measured_figures():
     results = Path(__file__).parents[3] / "experiments/sudoku/results/shipped"
     found = json.loads((results / "test.json").read_text())["results"]
     rates = {(each["mode"], each["loops"]): 100 * each["boards"]["rate"] for each in found}
@@ -121,7 +121,7 @@ def test_the_demo_of_a_looped_model(looped, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_is_compared_is_what_a_model_can_do(looped):
+def test_a_model_is_compared_at_settings_that_it_has(looped):
     net = TTCNetForCellClassification.from_pretrained(looped)
     assert demo.settings(net) == {
         "loops": [(1, 4), (2, 4), (4, 4), (8, 4), (16, 4), (32, 4)],
@@ -167,7 +167,7 @@ def test_settling_ends_where_one_pass_does(looped):
         assert (digits[loops - 1] == wanted.numpy()).all(), "after loop k is what k loops say"
 
 
-def test_what_is_compiled_is_compiled_before_a_puzzle_is_timed(model, tmp_path, monkeypatch):
+def test_everything_is_compiled_before_a_puzzle_is_timed(model, tmp_path, monkeypatch):
     read = []
     model.register_forward_hook(lambda *_: read.append(1))
     monkeypatch.setattr(sudoku_watch, "load", lambda *_: model)

@@ -114,7 +114,7 @@ def test_the_server_answers(address):
         get(address, "/../secret")
 
 
-def test_what_the_page_is_told_about_a_model(model, looped):
+def test_facts_about_a_model_for_the_page(model, looped):
     told = answer("/about", model, {})
     assert (told["stage"], told["loops"], told["horizon"]) == ("block", 1, 4)
     assert {board["level"] for board in told["boards"]} == {"easy", "hard", "hardest"}
@@ -232,7 +232,7 @@ def test_who_says_a_letter_now_and_then_is_dropped(impatient, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_what_nobody_waits_for_is_not_computed(model, monkeypatch):
+def test_abandoned_requests_are_not_computed(model, monkeypatch):
     computed, begun = [], threading.Event()
 
     def endless(*_):

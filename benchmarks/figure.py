@@ -9,7 +9,7 @@ from typing import Any
 from ttcnet.bench.measure import Outcome, Point
 from ttcnet.bench.results import Row, parse, read, sweep_of
 from ttcnet.extras import require
-from ttcnet.writing import replacing
+from ttcnet.storage.writing import replacing
 
 # colour-blind-safe (Okabe and Ito), and a marker each for print
 STYLES = {

@@ -20,8 +20,8 @@ from experiments.math_small.table import math_small_table
 from experiments.overview import overview_table
 from experiments.sudoku.table import sudoku_tables
 from experiments.where_planning_pays.table import pays_table
+from ttcnet.storage.writing import write_text
 from ttcnet.terminal.console import say
-from ttcnet.writing import write_text
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)

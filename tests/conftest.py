@@ -23,7 +23,7 @@ LONG = (
     "data/test_run.py", "docs", "evaluate", "experiments", "fuzz", "lqr/test_digits.py", "lqr/test_adjoint.py",
     "lqr/kernels", "lqr/test_ilqr.py", "nn/test_mixers.py", "nn/test_ttc_onnx.py",
     "tasks/math/test_grade.py", "tasks/sudoku/test_demo.py", "tasks/sudoku/test_page_server.py",
-    "test_compile_cache.py", "test_locking.py", "test_model_names.py", "train", "trust",
+    "machine/test_compile_cache.py", "storage/test_locking.py", "test_model_names.py", "train", "trust",
 )  # fmt: skip
 
 

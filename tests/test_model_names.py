@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from tests.raising import raises, told
 from ttcnet.cli import app
 from ttcnet.model_names import ADAPTER, PEFT, check_model, is_path, loading
-from ttcnet.reading import is_file
+from ttcnet.storage.reading import is_file
 
 COMMANDS = [
     "sft --data {data} --out {out}",

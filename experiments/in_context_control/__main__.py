@@ -122,8 +122,8 @@ def make_references(settings: Answers, folder: Path, trunks: Path, reading: Read
 
     from experiments.in_context_control.references import everything
     from experiments.shared.stacks import METRICS
+    from ttcnet.storage.writing import write_json
     from ttcnet.train.run import Run
-    from ttcnet.writing import write_json
 
     run = Run(folder, asdict(settings), results=[METRICS], program=PROGRAM)
     if run.is_done:

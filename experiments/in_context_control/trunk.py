@@ -13,9 +13,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from experiments.in_context_control import systems as world
 from experiments.shared.stacks import Reader, Settings, Stack, Tokens
-from ttcnet import tensor_file
 from ttcnet.errors import fail
 from ttcnet.nn import mixers
+from ttcnet.storage import tensor_file
 
 WEIGHTS = "trunk.safetensors"
 AT_ONCE = 1024  # prefixes

@@ -28,8 +28,8 @@ from ttcnet.errors import errors_as_sentences, fail
 from ttcnet.evaluate import wilson
 from ttcnet.nn.options import check_gain
 from ttcnet.settings import check_settings
+from ttcnet.storage.writing import write_json
 from ttcnet.terminal.console import tell
-from ttcnet.writing import write_json
 
 from .tasks import TASKS, grade
 

@@ -18,14 +18,14 @@ from torch import nn
 from ttcnet import adapter
 from ttcnet.errors import fail
 from ttcnet.evaluate.analysis.likelihood import answer_tokens, likelihoods
+from ttcnet.machine.torch_settings import avoid_cudnn
 from ttcnet.models import fast_decoding
 from ttcnet.models.decoding import ends_of
 from ttcnet.models.loading import causal_lm, tokenizer_of
-from ttcnet.torch_settings import avoid_cudnn
+from ttcnet.storage.writing import replacing, write_json, write_text
 from ttcnet.train.loop import train
 from ttcnet.train.run import Run as TrainingRun
 from ttcnet.train.settings import FineTuning
-from ttcnet.writing import replacing, write_json, write_text
 
 from .tasks import LIMITS, MAX_LENGTH, Benchmark, Task, load
 from .training import fast, learner

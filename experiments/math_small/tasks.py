@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ttcnet.reading import Row, rows
+from ttcnet.storage.reading import Row, rows
 from ttcnet.tasks import countdown
 from ttcnet.train.examples import Example, Examples, prepare
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from ttcnet.torch_settings import compiling_up_to
+from ttcnet.machine.torch_settings import compiling_up_to
 from ttcnet.train.answers import Answers
 from ttcnet.train.examples import Example
 from ttcnet.train.learner import Learner

@@ -15,11 +15,11 @@ from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
 from ttcnet.errors import fail
 from ttcnet.nn.horizon import parse
-from ttcnet.reading import read_json
+from ttcnet.storage.reading import read_json
+from ttcnet.storage.writing import write_json
 from ttcnet.train.loop import train
 from ttcnet.train.run import Run
 from ttcnet.train.schedule import warm_up_and_cosine
-from ttcnet.writing import write_json
 
 METRICS = "metrics.json"
 

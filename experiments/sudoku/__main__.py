@@ -28,8 +28,8 @@ import typer
 
 from ttcnet.command_options import usable
 from ttcnet.errors import errors_as_sentences
+from ttcnet.storage.writing import write_json
 from ttcnet.tasks.sudoku.settings import ARCHITECTURES, OF_INSERTED, SudokuTraining
-from ttcnet.writing import write_json
 
 if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
     from ttcnet.tasks.sudoku import Boards
@@ -128,7 +128,7 @@ def _make(
     minutes: float | None,
 ) -> None:
     """Train and judge the unfinished runs, side by side."""
-    from ttcnet.torch_settings import compiling_up_to
+    from ttcnet.machine.torch_settings import compiling_up_to
     from ttcnet.train.loop import train
     from ttcnet.train.sudoku import learner, run_of
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from .errors import fail
 from .extras import require
-from .reading import is_unicode
+from .storage.reading import is_unicode
 
 KEY = "OPENAI_API_KEY"  # the environment variable with the key, for servers that ask for one
 LONGEST_PAUSE = 60.0

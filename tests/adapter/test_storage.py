@@ -13,9 +13,9 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 import ttcnet.adapter as adapter
 from tests.raising import raises
-from ttcnet import tensor_file
 from ttcnet.adapter.storage import FILE
 from ttcnet.nn.options import CONTEXTS
+from ttcnet.storage import tensor_file
 
 from .bases import BASELINES, FAMILIES, awake, base, config, tokens, wake
 
@@ -135,7 +135,10 @@ def test_saving_again_replaces_the_file_at_once(tmp_path):
     model = awake()
     adapter.save(model, tmp_path)
     good = (tmp_path / FILE).read_bytes()
-    with patch("ttcnet.writing.os.replace", side_effect=OSError("no space")), pytest.raises(OSError, match="no space"):
+    with (
+        patch("ttcnet.storage.writing.os.replace", side_effect=OSError("no space")),
+        pytest.raises(OSError, match="no space"),
+    ):
         adapter.save(wake(awake(horizon=2)), tmp_path)
     assert (tmp_path / FILE).read_bytes() == good
 
@@ -276,7 +279,7 @@ def refused(model, folder, *error, **options):
 
 def rewritten(folder, change):
     """The file with its tensors and facts changed; the digest as it should be."""
-    from ttcnet import tensor_file
+    from ttcnet.storage import tensor_file
 
     tensors, facts = tensor_file.load(folder / FILE)
     change(tensors, facts)

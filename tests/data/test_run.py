@@ -17,11 +17,11 @@ from tests.data.made import problems, read, rows, write
 from tests.fake_server import answer, serving
 from tests.raising import raises, told
 from tests.train import tiny
-from ttcnet import reading
 from ttcnet.cli import app
 from ttcnet.data.run import run
 from ttcnet.data.settings import Decontaminate, Near, Sample, Settings, Source, Verify
 from ttcnet.data.stages import Stage, StageFolder
+from ttcnet.storage import reading
 from ttcnet.train.examples import prepare
 
 STAGES = ["fetch-a", "fetch-b", "exact", "near", "decontaminate", "verify", "sample"]

@@ -9,7 +9,7 @@ import torch
 from experiments.math_small.training import fast, learner, micro_batches
 from tests.train.tiny import model, sums, tokenizer
 from ttcnet import adapter
-from ttcnet.reading import rows
+from ttcnet.storage.reading import rows
 from ttcnet.train import sft
 from ttcnet.train.examples import Example, prepare
 from ttcnet.train.settings import FineTuning

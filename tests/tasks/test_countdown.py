@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tests.raising import raises, told
 from ttcnet.cli import app
-from ttcnet.reading import rows
+from ttcnet.storage.reading import rows
 from ttcnet.tasks.chat import conversation
 from ttcnet.tasks.countdown import Difficulty, Verdict, grade, make, row, solutions, solve
 from ttcnet.tasks.countdown.expressions import read

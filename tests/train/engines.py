@@ -42,7 +42,7 @@ class Sudoku(Engine):
         self.changes = changes
 
     def go(self, out, **changes):
-        from ttcnet.processes import join_job
+        from ttcnet.machine.processes import join_job
         from ttcnet.tasks.sudoku.settings import SudokuTraining
         from ttcnet.train.sudoku import train
 
@@ -114,8 +114,8 @@ class SmallTable(FineTuning):
     def go(self, out, **changes):
         from experiments.math_small.training import fast, learner
         from ttcnet import adapter
-        from ttcnet.reading import rows
         from ttcnet.settings import from_table
+        from ttcnet.storage.reading import rows
         from ttcnet.train import settings
         from ttcnet.train.examples import prepare
         from ttcnet.train.loop import train

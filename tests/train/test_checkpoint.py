@@ -89,7 +89,7 @@ def test_a_full_disk_is_an_error(make, monkeypatch, tmp_path):
     def full(*_, **__):
         raise SafetensorError("I/O error: No space left on device")
 
-    monkeypatch.setattr("ttcnet.tensor_file.save_file", full)
+    monkeypatch.setattr("ttcnet.storage.tensor_file.save_file", full)
     with raises("not-writable", None, "No space left"):
         sft.fine_tune(make(), model(), tokenizer())
     assert not list((tmp_path / "run").glob("checkpoint-*"))

@@ -10,7 +10,7 @@ import ttcnet.adapter as adapter
 from tests.raising import raises
 from tests.train.sharded_run import build, main, steps
 from tests.train.tiny import model
-from ttcnet import tensor_file
+from ttcnet.storage import tensor_file
 from ttcnet.train.checkpoint import model_state, restore_model
 from ttcnet.train.parts import Parts
 

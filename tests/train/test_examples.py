@@ -8,7 +8,7 @@ from tokenizers import normalizers
 
 from tests.raising import raises
 from tests.train.tiny import CHAT, WORDS, model, sums, tokenizer
-from ttcnet.reading import Row, count, rows
+from ttcnet.storage.reading import Row, count, rows
 from ttcnet.tasks.chat import conversation, prompt
 from ttcnet.train.examples import IGNORED, check_examples, prepare, tokenize
 

@@ -13,7 +13,7 @@ import pytest
 from tests.raising import raises
 from tests.train.test_checkpoint import KilledError, assert_equal, kill_at, log
 from tests.train.tiny import model, tokenizer
-from ttcnet.locking import owned
+from ttcnet.storage.locking import owned
 from ttcnet.train import example_store, sft
 from ttcnet.train.learner import Learner
 from ttcnet.train.schedule import warm_up_and_cosine

@@ -14,9 +14,9 @@ import torch
 
 from tests.raising import raises
 from tests.train.engines import ENGINES, Diagnostic, log_of
-from ttcnet import tensor_file
 from ttcnet.errors import TTCNetError
-from ttcnet.locking import owned
+from ttcnet.storage import tensor_file
+from ttcnet.storage.locking import owned
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of datasets, peft and transformers, to each other
 
@@ -209,7 +209,7 @@ def test_the_folder_has_settings_and_provenance(engine, whole):
 
 
 def test_one_command_at_a_time(engine, tmp_path):
-    hold = "import sys, time; from pathlib import Path; from ttcnet.locking import owned\n"
+    hold = "import sys, time; from pathlib import Path; from ttcnet.storage.locking import owned\n"
     hold += "with owned(Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(60)\n"
     with subprocess.Popen([sys.executable, "-c", hold, str(tmp_path / "run")], stdout=subprocess.PIPE) as holder:
         holder.stdout.readline()

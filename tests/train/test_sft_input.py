@@ -14,8 +14,8 @@ from tests.raising import raises, told
 from tests.train.conftest import ADAPTER
 from tests.train.tiny import model, sums, tokenizer
 from ttcnet.cli import app
-from ttcnet.reading import rows
 from ttcnet.settings import from_table, read_toml
+from ttcnet.storage.reading import rows
 from ttcnet.train import example_store, sft
 from ttcnet.train.examples import prepare
 from ttcnet.train.settings import FineTuning

@@ -13,9 +13,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tests.raising import raises
 from tests.train import jobs
 from tests.train.tiny import model
+from ttcnet.machine.processes import count, join_job, leave_job, rank
 from ttcnet.models.loading import causal_lm
 from ttcnet.models.sharded_loading import Weights, without_weights
-from ttcnet.processes import count, join_job, leave_job, rank
 from ttcnet.train.sharding import gathered, shard
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers

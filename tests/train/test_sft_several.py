@@ -14,8 +14,8 @@ from tests.raising import told
 from tests.train.conftest import run_settings
 from tests.train.test_run import checkpoints
 from tests.train.tiny import model, sums, tokenizer
-from ttcnet import tensor_file
-from ttcnet.processes import PATIENCE
+from ttcnet.machine.processes import PATIENCE
+from ttcnet.storage import tensor_file
 from ttcnet.train import sft
 from ttcnet.train.learner import Learner
 

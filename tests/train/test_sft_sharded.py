@@ -13,7 +13,7 @@ from torch.func import functional_call
 from transformers import LlamaModel
 
 from tests.train import jobs
-from ttcnet import tensor_file
+from ttcnet.storage import tensor_file
 from ttcnet.train.parts import Parts, part_of
 from ttcnet.train.run import Run
 from ttcnet.train.sft import RESULTS

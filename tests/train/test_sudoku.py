@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from tests.raising import raises
 from tests.train.engines import boards as some_boards
-from ttcnet import tensor_file
 from ttcnet.models import TTCNetForCellClassification
+from ttcnet.storage import tensor_file
 from ttcnet.tasks.sudoku.settings import ARCHITECTURES, SudokuTraining
 from ttcnet.train.sudoku import learner, train, trained_model
 

@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ttcnet import __version__, processes, tensor_file
+from ttcnet import __version__
 from ttcnet.errors import fail
+from ttcnet.machine import processes
 from ttcnet.model_names import ADAPTER as FILE
 from ttcnet.models.hub import write_card
-from ttcnet.writing import write_text
+from ttcnet.storage import tensor_file
+from ttcnet.storage.writing import write_text
 
 from .card import adapter_card
 from .config import TTCAdapterConfig

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ttcnet.environment import commit, machine, versions
 from ttcnet.settings import check_settings
-from ttcnet.writing import is_stream, write_csv
+from ttcnet.storage.writing import is_stream, write_csv
 
 from .measure import Outcome, Point
 

@@ -33,8 +33,8 @@ def alignment(
     from ttcnet.errors import errors_as_sentences
     from ttcnet.extras import require
     from ttcnet.model_names import check_model
+    from ttcnet.storage.writing import check_output, check_picture, write_json
     from ttcnet.terminal.console import say, tell
-    from ttcnet.writing import check_output, check_picture, write_json
 
     with errors_as_sentences():
         check_model(model, adapter)

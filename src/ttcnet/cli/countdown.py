@@ -30,10 +30,10 @@ def make_command(
 ) -> None:
     """Make puzzles with solutions: problem, solution and answer for ttcnet sft; numbers and target for grading."""
     from ttcnet.errors import errors_as_sentences, fail, whole_number
+    from ttcnet.storage.writing import check_output, is_stream, write_lines
     from ttcnet.tasks.countdown.generator import Difficulty, make
     from ttcnet.tasks.countdown.text import row
     from ttcnet.terminal.console import say
-    from ttcnet.writing import check_output, is_stream, write_lines
 
     with errors_as_sentences():
         ends = [whole_number(end) for end in numbers.split("-")]

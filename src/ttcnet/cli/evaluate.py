@@ -11,10 +11,10 @@ import typer
 
 from ttcnet.command_options import Device, Trust, numbers, usable
 from ttcnet.errors import errors_as_sentences, fail
-from ttcnet.locking import owned
 from ttcnet.model_names import check_model
+from ttcnet.storage.locking import owned
+from ttcnet.storage.writing import check_folder
 from ttcnet.terminal.console import say, show, tell
-from ttcnet.writing import check_folder
 
 from .likelihood import likelihood
 from .lm_eval import lm

@@ -72,7 +72,7 @@ def grpo(
         tell("Starting transformers ...")
         for package in ("peft", "transformers"):
             require(package, "sft", "ttcnet grpo")
-        from ttcnet.processes import is_first_process
+        from ttcnet.machine.processes import is_first_process
         from ttcnet.train.grpo.run import reinforce
         from ttcnet.train.sft import RESULTS
 

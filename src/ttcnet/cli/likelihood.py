@@ -35,11 +35,11 @@ def likelihood(
 
         from ttcnet.extras import require
         from ttcnet.model_names import check_model
-        from ttcnet.reading import rows
+        from ttcnet.storage.reading import rows
+        from ttcnet.storage.writing import check_output
         from ttcnet.terminal.console import say, tell
         from ttcnet.terminal.progress_bars import Bar
         from ttcnet.train.examples import check_examples, prepare
-        from ttcnet.writing import check_output
 
         steps = numbers("horizon", horizon) or (None,)
         check_model(model, adapter)
@@ -65,7 +65,7 @@ def likelihood(
             say(f"{label}log-likelihood of a token {each.per_token}, of a solution {each.per_solution}")
         if out is not None:
             from ttcnet.environment import provenance
-            from ttcnet.writing import write_json
+            from ttcnet.storage.writing import write_json
 
             figures = {"data": data, "results": [each.to_dict() for each in results]}
             write_json(out, engine.facts() | figures | provenance())

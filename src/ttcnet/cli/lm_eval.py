@@ -46,8 +46,8 @@ def lm(
     from ttcnet.errors import errors_as_sentences
     from ttcnet.extras import require
     from ttcnet.model_names import check_model
+    from ttcnet.storage.writing import check_folder
     from ttcnet.terminal.console import say, tell
-    from ttcnet.writing import check_folder
 
     with errors_as_sentences():
         check_model(model, adapter)

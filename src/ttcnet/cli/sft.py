@@ -85,8 +85,8 @@ def sft(
     from ttcnet.errors import errors_as_sentences, fail
     from ttcnet.extras import require
     from ttcnet.model_names import check_model
-    from ttcnet.reading import is_file, rows
     from ttcnet.settings import from_table
+    from ttcnet.storage.reading import is_file, rows
     from ttcnet.terminal.console import say, tell
 
     with errors_as_sentences():
@@ -98,7 +98,7 @@ def sft(
         tell("Starting transformers ...")
         for package in ("datasets", "peft", "transformers"):
             require(package, "sft", "ttcnet sft")
-        from ttcnet.processes import is_first_process, leave_job
+        from ttcnet.machine.processes import is_first_process, leave_job
         from ttcnet.train.sft import RESULTS, fine_tune
 
         fine_tune(config, trust_remote_code=trust_remote_code)

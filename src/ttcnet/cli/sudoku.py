@@ -10,9 +10,9 @@ import typer
 
 from ttcnet.command_options import Device, numbers
 from ttcnet.errors import errors_as_sentences, fail
+from ttcnet.storage.writing import check_output
 from ttcnet.tasks.sudoku.loading import load
 from ttcnet.terminal.console import say
-from ttcnet.writing import check_output
 
 from .sudoku_boards import generate, rate, rated
 from .sudoku_train import Data, train
@@ -137,7 +137,7 @@ def probe_command(
 def _write(out: Path, model: Path | None, found: dict[str, Any]) -> None:
     """Results, with their provenance."""
     from ttcnet.environment import provenance
-    from ttcnet.writing import write_json
+    from ttcnet.storage.writing import write_json
 
     which = {"model": "shipped" if model is None else str(model)}
     write_json(out, which | found | provenance())

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ttcnet.errors import errors_as_sentences, fail, whole_number
+from ttcnet.storage.writing import check_output
 from ttcnet.terminal.console import say
-from ttcnet.writing import check_output
 
 if TYPE_CHECKING:
     from ttcnet.tasks.sudoku.data import Boards
@@ -45,10 +45,10 @@ def rate(
     out: Annotated[Path | None, typer.Option(help="CSV for puzzle,guesses, a line for every board.")] = None,
 ) -> None:
     """How hard boards are: the guesses that an exact solver needs, the mean over 100 random orders."""
+    from ttcnet.storage.writing import write_bytes
     from ttcnet.tasks.sudoku.data import read
     from ttcnet.tasks.sudoku.grid import format  # noqa: A004
     from ttcnet.tasks.sudoku.metrics import BANDS, span
-    from ttcnet.writing import write_bytes
 
     with errors_as_sentences():
         boards = read(data)

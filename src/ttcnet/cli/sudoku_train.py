@@ -79,7 +79,7 @@ def train(
         boards = read(data)
         tell(f"{len(boards):,} boards. Loading torch ...")
         require("transformers", "models", "ttcnet sudoku")
-        from ttcnet.processes import is_first_process, join_job, leave_job
+        from ttcnet.machine.processes import is_first_process, join_job, leave_job
         from ttcnet.train import sudoku
         from ttcnet.train.trackers import tensorboard_if_there
 

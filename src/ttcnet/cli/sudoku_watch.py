@@ -9,9 +9,9 @@ import typer
 
 from ttcnet.command_options import Device
 from ttcnet.errors import errors_as_sentences
+from ttcnet.storage.writing import check_picture
 from ttcnet.tasks.sudoku.loading import load
 from ttcnet.terminal.console import say
-from ttcnet.writing import check_picture
 
 Model = Annotated[Path | None, typer.Option(help="Folder of a model; the one that comes with ttcnet if not given.")]
 

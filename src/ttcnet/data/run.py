@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn, Time
 from rich.table import Table
 
 from ttcnet.environment import provenance
-from ttcnet.locking import owned
+from ttcnet.storage.locking import owned
 from ttcnet.terminal.console import foreign
 from ttcnet.terminal.progress_bars import Bar, Description
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ttcnet.errors import fail, whole_number
-from ttcnet.reading import Row, is_unicode, rows
+from ttcnet.storage.reading import Row, is_unicode, rows
 from ttcnet.tasks.chat import ANSWERS as SOLUTIONS
 from ttcnet.tasks.chat import PROMPTS as PROBLEMS
 from ttcnet.tasks.math.stated import HASHES, stated

@@ -18,9 +18,9 @@ from typing import IO, Any, NamedTuple
 from rich.progress import Progress
 
 from ttcnet.errors import fail
-from ttcnet.reading import check_fields, read_json, rows
 from ttcnet.settings import check_settings
-from ttcnet.writing import replacing, write_json
+from ttcnet.storage.reading import check_fields, read_json, rows
+from ttcnet.storage.writing import replacing, write_json
 
 from .settings import fixed
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from huggingface_hub import HfApi
 
 from ttcnet import __version__
-from ttcnet.writing import write_text
+from ttcnet.storage.writing import write_text
 
 if TYPE_CHECKING:
     from .modeling import TTCNetPreTrainedModel

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
 from ttcnet.bounds import beyond
 from ttcnet.errors import fail
 from ttcnet.model_names import REMEDY, RULE, loading
-from ttcnet.reading import read_json
+from ttcnet.storage.reading import read_json
 
 FILES = ("config.json", "generation_config.json", "tokenizer_config.json")
 SHOWN = 3  # weights that a message names

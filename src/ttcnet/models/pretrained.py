@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ttcnet.nn import Inserted, TTCLayer
 from ttcnet.nn.mixers import Mixer
-from ttcnet.writing import open_up
+from ttcnet.storage.writing import open_up
 
 from .hub import HUB_OPTIONS, upload, write_card
 

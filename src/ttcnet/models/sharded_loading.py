@@ -17,8 +17,8 @@ from transformers.initialization import no_init_weights
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from ttcnet.errors import fail
+from ttcnet.machine.pieces import own_piece, sliced
 from ttcnet.model_names import RULE, loading
-from ttcnet.pieces import own_piece, sliced
 
 from .loading import check_files, check_weights
 

@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import TemplateError
 
 from ttcnet.errors import fail
-from ttcnet.reading import is_unicode
+from ttcnet.storage.reading import is_unicode
 
 PROMPTS, ANSWERS = ("prompt", "problem", "question"), ("solution", "completion", "response")  # fields of a row
 ROLES = ("system", "user", "assistant", "tool")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ttcnet.reading import rows
+from ttcnet.storage.reading import rows
 
 from .countdown.grading import grade, is_puzzle
 from .math.grade import PACKAGES, same, verdict

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ttcnet.errors import fail
-from ttcnet.reading import Row
+from ttcnet.storage.reading import Row
 
 from .task import Example
 

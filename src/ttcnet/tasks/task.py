@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any, Protocol, runtime_checkable
 
 from ttcnet.errors import TTCNetError, fail
-from ttcnet.reading import is_unicode
+from ttcnet.storage.reading import is_unicode
 
 from .statistics import Mean, accuracy, pass_at_k
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from ttcnet import adapter
 from ttcnet.lqr.arithmetic import working_dtype
+from ttcnet.machine.processes import count, rank, total
 from ttcnet.nn import ttc_layers
 from ttcnet.nn.horizon import parse
-from ttcnet.processes import count, rank, total
 
 from .examples import IGNORED, Example, padded
 from .schedule import parameter_groups, warm_up_and_cosine

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ttcnet.errors import fail
-from ttcnet.pieces import own_piece
+from ttcnet.machine.pieces import own_piece
 
 from .parts import Parts
 

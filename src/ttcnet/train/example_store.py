@@ -15,11 +15,11 @@ from datasets import Dataset
 from rich.console import Console
 
 from ttcnet.errors import fail
+from ttcnet.machine.processes import PATIENCE, is_first_process, of_first, rank, together
 from ttcnet.model_names import reason
-from ttcnet.processes import PATIENCE, is_first_process, of_first, rank, together
-from ttcnet.reading import count, read_json, rows
+from ttcnet.storage.reading import count, read_json, rows
+from ttcnet.storage.writing import clear, replacing, write_json
 from ttcnet.terminal.progress_bars import Bar
-from ttcnet.writing import clear, replacing, write_json
 
 from .examples import Example, Examples, prepare
 from .settings import FineTuning

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jinja2 import TemplateError
 
 from ttcnet.errors import fail
-from ttcnet.reading import Row
+from ttcnet.storage.reading import Row
 from ttcnet.tasks.chat import Messages, by_template, conversation, without_template
 
 if TYPE_CHECKING:

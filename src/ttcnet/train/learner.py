@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from ttcnet.errors import fail
-from ttcnet.pieces import is_spread
-from ttcnet.processes import count, rank, total, whole
+from ttcnet.machine.pieces import is_spread
+from ttcnet.machine.processes import count, rank, total, whole
 
 from .checkpoint import (
     check_carried,

@@ -15,7 +15,7 @@ from rich.console import Console
 from torch import Tensor
 
 from ttcnet.errors import fail
-from ttcnet.processes import any_of_all, count, is_first_process, of_first, rank, together
+from ttcnet.machine.processes import any_of_all, count, is_first_process, of_first, rank, together
 from ttcnet.terminal.console import tell
 from ttcnet.terminal.progress_bars import Bar
 

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ttcnet import tensor_file
 from ttcnet.errors import fail
-from ttcnet.pieces import Piece, is_spread, own_piece, shifted, sliced
-from ttcnet.processes import any_of_all, count, is_first_process, of_first, rank, together
-from ttcnet.reading import check_fields
-from ttcnet.writing import replacing
+from ttcnet.machine.pieces import Piece, is_spread, own_piece, shifted, sliced
+from ttcnet.machine.processes import any_of_all, count, is_first_process, of_first, rank, together
+from ttcnet.storage import tensor_file
+from ttcnet.storage.reading import check_fields
+from ttcnet.storage.writing import replacing
 
 REMEDY = "Delete it, and its parts."
 

@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ttcnet import tensor_file
 from ttcnet.environment import provenance
 from ttcnet.errors import fail, whole_number
-from ttcnet.locking import owned
-from ttcnet.processes import check_shared, is_first_process, of_first, rank, together
-from ttcnet.reading import check_fields, read_json
+from ttcnet.machine.processes import check_shared, is_first_process, of_first, rank, together
 from ttcnet.settings import check_settings
+from ttcnet.storage import tensor_file
+from ttcnet.storage.locking import owned
+from ttcnet.storage.reading import check_fields, read_json
+from ttcnet.storage.writing import put, temporary, write_bytes, write_json
 from ttcnet.terminal.console import tell
-from ttcnet.writing import put, temporary, write_bytes, write_json
 
 from . import parts
 from .parts import Parts

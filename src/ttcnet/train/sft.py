@@ -15,14 +15,14 @@ from ttcnet import adapter
 from ttcnet.adapter import TTCAdapterConfig
 from ttcnet.command_options import usable
 from ttcnet.errors import fail
+from ttcnet.machine.processes import count, is_first_process, join_job, of_first, rank, together
+from ttcnet.machine.torch_settings import avoid_cudnn, compiling_up_to
 from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.models.sharded_loading import without_weights
 from ttcnet.nn import ttc_layers
 from ttcnet.nn.horizon import parse
 from ttcnet.nn.options import CONTEXTS
-from ttcnet.processes import count, is_first_process, join_job, of_first, rank, together
 from ttcnet.terminal.console import tell
-from ttcnet.torch_settings import avoid_cudnn, compiling_up_to
 
 from . import loop
 from .answers import Answers

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from ttcnet.adapter.inserted_layers import InsertedLayers
 from ttcnet.errors import fail
-from ttcnet.processes import count, is_first_process, whole
+from ttcnet.machine.processes import count, is_first_process, whole
 
 
 def shard(model: nn.Module, device: str, bf16: bool) -> None:

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from ttcnet.errors import fail
+from ttcnet.machine.processes import count, is_first_process, rank
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.nn.context import BASES
-from ttcnet.processes import count, is_first_process, rank
+from ttcnet.storage.tensor_file import digest
 from ttcnet.tasks.sudoku.data import Boards
 from ttcnet.tasks.sudoku.feed import Feed
 from ttcnet.tasks.sudoku.settings import SudokuTraining
-from ttcnet.tensor_file import digest
 
 from . import loop
 from .learner import Learner

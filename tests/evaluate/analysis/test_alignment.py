@@ -19,7 +19,7 @@ from ttcnet.evaluate.analysis.trajectories import Question, generated, questions
 from ttcnet.evaluate.runs.storage import RunFolder
 from ttcnet.lqr import solve
 from ttcnet.nn import ttc_layers
-from ttcnet.reading import Row, rows
+from ttcnet.storage.reading import Row, rows
 
 STEPS = ((1, 0), (0, 1), (1, 1))
 GENERATION = dict(

@@ -14,7 +14,7 @@ from ttcnet.cli import app
 from ttcnet.evaluate.analysis.likelihood import likelihoods, log_likelihoods
 from ttcnet.models import TTCNetConfig, TTCNetForCausalLM
 from ttcnet.models.decoding import batches
-from ttcnet.reading import rows
+from ttcnet.storage.reading import rows
 from ttcnet.tasks.statistics import average, ratio
 from ttcnet.train.examples import IGNORED, Example, prepare
 

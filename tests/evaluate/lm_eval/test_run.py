@@ -17,8 +17,8 @@ from tests.adapter.bases import wake
 from tests.raising import raises, told
 from tests.train import tiny
 from ttcnet.cli import app
-from ttcnet.locking import owned
 from ttcnet.models import TTCNetConfig, TTCNetForCausalLM
+from ttcnet.storage.locking import owned
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'ttcnet[lm]'")
 from lm_eval.api.instance import Instance

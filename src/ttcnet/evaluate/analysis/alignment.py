@@ -22,11 +22,11 @@ from ttcnet.environment import provenance
 from ttcnet.errors import fail, not_finite
 from ttcnet.extras import require
 from ttcnet.models.horizon_and_loops import horizon_of
-from ttcnet.reading import rows
+from ttcnet.storage.reading import rows
+from ttcnet.storage.writing import replacing
 from ttcnet.tasks.statistics import Mean
 from ttcnet.terminal.console import tell
 from ttcnet.terminal.progress_bars import Bar
-from ttcnet.writing import replacing
 
 from ..engines.local import load
 from .trajectories import Questions, generated, questions, trajectories, written

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ttcnet.environment import provenance
 from ttcnet.errors import fail
+from ttcnet.storage.writing import write_csv, write_json
 from ttcnet.tasks import Example, Task
-from ttcnet.writing import write_csv, write_json
 
 from ..engines.base import Engine
 from ..engines.tree import Tree

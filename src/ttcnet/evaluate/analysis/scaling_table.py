@@ -10,9 +10,9 @@ from typing import Any
 from rich.table import Table
 
 from ttcnet.extras import require
+from ttcnet.storage.writing import replacing
 from ttcnet.tasks import Task
 from ttcnet.tasks.statistics import Mean, accuracy
-from ttcnet.writing import replacing
 
 from ..engines.base import FAILED
 from ..runs.storage import Line

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ttcnet.errors import fail
 from ttcnet.models.horizon_and_loops import horizon
 from ttcnet.nn import TTCLayer, ttc_layers
-from ttcnet.reading import Row
+from ttcnet.storage.reading import Row
 from ttcnet.tasks.chat import conversation, prompt, question
 
 from ..runs.storage import generations, problems_of, settings_of

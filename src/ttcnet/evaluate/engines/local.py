@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from ttcnet.adapter.folder import with_adapter
 from ttcnet.command_options import usable
 from ttcnet.errors import fail
+from ttcnet.machine.torch_settings import avoid_cudnn
 from ttcnet.models.decoding import Decoded, decode, ends_of
 from ttcnet.models.horizon_and_loops import set_horizon
 from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.nn import ttc_layers
 from ttcnet.tasks.chat import prompt
-from ttcnet.torch_settings import avoid_cudnn
 
 from .base import CUT, Answer, Ask, Groups, Sampling, Watch, unwatched
 

@@ -20,9 +20,9 @@ from transformers import AutoModelForCausalLM
 from ttcnet.adapter.folder import with_adapter
 from ttcnet.command_options import usable
 from ttcnet.errors import fail, not_finite
+from ttcnet.machine.torch_settings import avoid_cudnn
 from ttcnet.models.horizon_and_loops import horizon, horizon_of
 from ttcnet.models.loading import Whole
-from ttcnet.torch_settings import avoid_cudnn
 
 from .answer_cache import AnswerCache
 

@@ -21,15 +21,15 @@ from lm_eval.utils import handle_non_serializable, make_table
 
 from ttcnet.environment import commit, provenance
 from ttcnet.errors import TTCNetError, check_integer, fail
-from ttcnet.locking import owned
+from ttcnet.machine.processes import is_first_process
 from ttcnet.model_names import loading, reason
 from ttcnet.models.loading import check_files, check_template
-from ttcnet.processes import is_first_process
-from ttcnet.reading import read_json
 from ttcnet.settings import check_settings
+from ttcnet.storage.locking import owned
+from ttcnet.storage.reading import read_json
+from ttcnet.storage.writing import write_json, write_lines
 from ttcnet.tasks import NAMES
 from ttcnet.terminal.console import tell
-from ttcnet.writing import write_json, write_lines
 
 from ..engines.local import Local
 from .answer_cache import AnswerCache

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ttcnet.errors import fail
-from ttcnet.reading import check_fields, read_json, rows
 from ttcnet.settings import check_settings
-from ttcnet.writing import write_json, write_lines
+from ttcnet.storage.reading import check_fields, read_json, rows
+from ttcnet.storage.writing import write_json, write_lines
 
 from ..engines.base import FAILED
 

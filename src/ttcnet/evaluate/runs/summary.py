@@ -9,11 +9,11 @@ from typing import Any
 from rich.table import Table
 
 from ttcnet.environment import provenance
+from ttcnet.storage.writing import write_json
 from ttcnet.tasks import Task, Verdict
 from ttcnet.tasks.statistics import Mean
 from ttcnet.tasks.task import asking
 from ttcnet.terminal.console import foreign
-from ttcnet.writing import write_json
 
 from ..engines.base import CUT, FAILED
 from .storage import SUMMARY, Line, generations, settings_of

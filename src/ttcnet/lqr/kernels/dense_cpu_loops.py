@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ttcnet.compile_cache import jit
+from ttcnet.machine.compile_cache import jit
 
 from .dense_cpu_steps import (
     add,

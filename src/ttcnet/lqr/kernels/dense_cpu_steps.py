@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ttcnet.compile_cache import jit
+from ttcnet.machine.compile_cache import jit
 
 Array = Any
 REFINED = 4.0  # above this d, P is refined

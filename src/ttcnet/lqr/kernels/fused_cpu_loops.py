@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ttcnet.compile_cache import jit
+from ttcnet.machine.compile_cache import jit
 
 Array = Any
 BLOCK = 128  # more do not fit into the processor's second cache, fewer leave SIMD idle

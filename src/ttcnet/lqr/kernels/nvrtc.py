@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ttcnet.compile_cache import tell_unkept
-from ttcnet.writing import replacing
+from ttcnet.machine.compile_cache import tell_unkept
+from ttcnet.storage.writing import replacing
 
 from .launch import Launch
 

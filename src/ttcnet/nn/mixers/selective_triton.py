@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ttcnet.compile_cache import usable
+from ttcnet.machine.compile_cache import usable
 
 from .selective import CHUNK
 

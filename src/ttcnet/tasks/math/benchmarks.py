@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ttcnet.errors import fail
-from ttcnet.reading import rows
+from ttcnet.storage.reading import rows
 
 from ..rows import examples_of
 from ..task import Example, Task, Verdict

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ttcnet.errors import fail
-from ttcnet.writing import write_bytes
+from ttcnet.storage.writing import write_bytes
 
 from .grid import UNITS, Board, name_of
 

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ttcnet.extras import require
 from ttcnet.nn import ttc_layers
-from ttcnet.writing import replacing
+from ttcnet.storage.writing import replacing
 
 from .data import Boards
 from .evaluation import evaluate

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ttcnet.compile_cache import jit
+from ttcnet.machine.compile_cache import jit
 
 from .grid import PEERS, UNITS
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from ttcnet import adapter
 from ttcnet.errors import fail
 from ttcnet.lqr.arithmetic import working_dtype
+from ttcnet.machine.processes import count, rank, total
 from ttcnet.models.horizon_and_loops import horizon, horizon_of, set_horizon
 from ttcnet.nn.horizon import parse
-from ttcnet.processes import count, rank, total
 from ttcnet.terminal.console import tell
 
 from ..learner import Batch, Learner

@@ -14,13 +14,13 @@ from ttcnet import adapter
 from ttcnet.adapter.folder import has_lora, to_train
 from ttcnet.command_options import usable
 from ttcnet.errors import fail
+from ttcnet.machine.processes import join_job
+from ttcnet.machine.torch_settings import avoid_cudnn
 from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.nn import ttc_layers
-from ttcnet.processes import join_job
 from ttcnet.tasks import Example, Task, find
 from ttcnet.tasks.task import digest, graded, read_examples
 from ttcnet.terminal.console import tell
-from ttcnet.torch_settings import avoid_cudnn
 
 from .. import loop
 from ..checkpoint import random_states

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from ttcnet.errors import fail
+from ttcnet.machine.processes import any_of_all, count, rank, whole
 from ttcnet.models import fast_decoding
 from ttcnet.models.decoding import Decoded, batches, decode, ends_of
 from ttcnet.models.horizon_and_loops import set_horizon
 from ttcnet.nn import ttc_layers
-from ttcnet.processes import any_of_all, count, rank, whole
 from ttcnet.tasks import Example, Task, Verdict
 from ttcnet.tasks.chat import prompt, question
 from ttcnet.tasks.task import checked

@@ -12,8 +12,8 @@ import pytest
 from numba.core.caching import IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
 
-from ttcnet import compile_cache
 from ttcnet.lqr.kernels import nvrtc
+from ttcnet.machine import compile_cache
 
 
 @pytest.fixture(autouse=True)

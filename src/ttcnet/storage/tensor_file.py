@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ttcnet.errors import fail
-from ttcnet.writing import replacing
+from ttcnet.storage.writing import replacing
 
 
 def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:

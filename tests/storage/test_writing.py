@@ -13,8 +13,8 @@ import torch
 from typer.testing import CliRunner
 
 from tests.raising import raises
-from ttcnet import tensor_file, writing
 from ttcnet.cli import app
+from ttcnet.storage import tensor_file, writing
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_pipe_is_written_to(tmp_path):
 def test_stdout_is_appended_to(name, into, tmp_path):
     """Redirected to a file too, which must neither be replaced nor written from its beginning."""
     code = (
-        "from pathlib import Path; from ttcnet.writing import check_output, write_text; print('before');"
+        "from pathlib import Path; from ttcnet.storage.writing import check_output, write_text; print('before');"
         f"path = Path({name!r}); check_output('out', path); write_text(path, 'content\\n'); print('after')"
     )
     if into == "a pipe":

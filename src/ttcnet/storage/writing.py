@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from .errors import fail
+from ttcnet.errors import fail
 
 PICTURES = (".png", ".pdf", ".svg")
 _UNFINISHED = re.compile(r"\.[0-9a-f]{8}\.tmp\..+")

@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .errors import fail
-from .extras import require
-from .model_names import is_path
+from ttcnet.errors import fail
+from ttcnet.extras import require
+from ttcnet.model_names import is_path
 
 FILES = (".json", ".gz", ".csv", ".txt", ".parquet", ".zip")  # no dataset of the Hub has a name that ends so
 REMEDY = "Check its name, its subset and split (`ttcnet data` takes these), and the network."

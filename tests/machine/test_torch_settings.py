@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ttcnet import command_options
-from ttcnet.torch_settings import avoid_cudnn, compiling_up_to
+from ttcnet.machine.torch_settings import avoid_cudnn, compiling_up_to
 
 enabled = torch.backends.cuda.cudnn_sdp_enabled
 

@@ -12,12 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.raising import raises, told
-from ttcnet import locking
 from ttcnet.cli import app
-from ttcnet.locking import owned
+from ttcnet.storage import locking
+from ttcnet.storage.locking import owned
 
 SOLVED = "".join("123456789"[(3 * row + row // 3 + column) % 9] for row in range(9) for column in range(9))
-HOLD = "import sys, time; from pathlib import Path; from ttcnet.locking import owned\n"
+HOLD = "import sys, time; from pathlib import Path; from ttcnet.storage.locking import owned\n"
 HOLD += "with owned(Path(sys.argv[1])): print('mine', flush=True); time.sleep(60)"
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .errors import fail
-from .writing import clear
+from ttcnet.errors import fail
+from ttcnet.storage.writing import clear
 
 try:
     import fcntl

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .errors import fail
+from ttcnet.errors import fail
 
 PATIENCE = 30.0  # seconds for a network filesystem to show a new file
 LONGEST = timedelta(days=1)  # seconds that processes wait for one that prepares data or writes

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from . import command_options
-from .terminal.console import tell
+from ttcnet import command_options
+from ttcnet.terminal.console import tell
 
 
 def avoid_cudnn() -> None:

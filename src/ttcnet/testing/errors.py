@@ -57,13 +57,14 @@ def weights(family: ModulatedLQR) -> Tensor:
 
 
 def rounded(family: ModulatedLQR, seed: int, unit: float = 2**-24) -> ModulatedLQR:
-    """The family with every number moved by one rounding, up or down at random; Q and Qf stay symmetric."""
+    """The family with every number moved by `unit` of its size, up or down at random, or if that is a rounding of
+    float64, 2^-53, to the next number: 1 + 2^-53 would be 1 again. Q and Qf stay symmetric."""
     generator = torch.Generator().manual_seed(seed)
 
     def moved(name: str) -> Tensor:
         x = getattr(family, name).detach()
         sign = 2 * torch.randint(0, 2, x.shape, generator=generator).to(x) - 1
-        x = x * (1 + unit * sign)
+        x = torch.where(x == 0, x, torch.nextafter(x, sign * torch.inf)) if unit <= 2**-53 else x * (1 + unit * sign)
         if name in ("Q", "Qf"):
             x = torch.tril(x) + torch.tril(x, -1).mT
         return x.requires_grad_()

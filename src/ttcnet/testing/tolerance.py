@@ -1,5 +1,5 @@
-"""The largest error allowed in float32: 200 times the effect of a rounding of the inputs, or 1e-5 in u and 1e-4 in a
-gradient.
+"""The largest error allowed: 200 times the effect of a rounding of the inputs, or 1e-5 in u and 1e-4 in a gradient. In
+float64, these two are 2e-14 and 2e-13.
 
 Many small families, of all regimes, ranks of cost and scales of r_inv, are planned as one and measured one by one.
 """
@@ -22,6 +22,7 @@ from .errors import NAMES, Provider, cast, differentiate, rounded
 from .regimes import COSTS, REGIMES, draw, with_costs
 
 SHAPES = [(1, 1), (5, 1), (5, 3), (3, 5), (16, 16), (16, 7), (33, 20), (64, 64)]
+FEW = [(6, 1), (8, 1), (12, 2), (16, 3)]  # few actions for many states: the truth is `exact_plan`, the reference is off
 HORIZONS = (1, 2, 8, 17, 40, 300)
 SCALES = (1e-6, 1.0, 1e2, 1e3, 1e4)
 Outputs = dict[str, Tensor]  # "u" and the gradients, by name
@@ -40,6 +41,16 @@ def cases(
         family = with_costs(draw(regime, tokens=2, heads=2, n=n, m=m, seed=k % 7), cost, seed=k)
         families.append(replace(family, r_inv=family.r_inv * scale))
     return what, ModulatedLQR(**{name: torch.cat([getattr(x, name) for x in families]) for name in NAMES})
+
+
+def long_cases(n: int, m: int) -> tuple[list[Case], ModulatedLQR]:
+    """Fewer cases, for long horizons of large problems."""
+    return cases(n, m, scales=(1e-6, 1.0, 1e4), regimes=("slow", "constant"), costs=("full", "low"))
+
+
+def few_cases(n: int, m: int) -> tuple[list[Case], ModulatedLQR]:
+    """Where few actions hold many states, for the slow `exact_plan`."""
+    return cases(n, m, scales=(1e3, 1e4), regimes=("slow", "constant"), costs=("full", "none"))
 
 
 def truth_of(family: ModulatedLQR, horizon: int, g: Tensor) -> Outputs:
@@ -63,22 +74,33 @@ def case_errors(found: Outputs, truth: Outputs, count: int) -> Outputs:
     }
 
 
+Judge = Callable[[ModulatedLQR, int, Tensor], Outputs]
+
+
 def beyond(
-    what: Sequence[Case], family: ModulatedLQR, horizon: int, compute: Compute, draws: int = 2, device: str = "cpu"
+    what: Sequence[Case],
+    family: ModulatedLQR,
+    horizon: int,
+    compute: Compute,
+    draws: int = 2,
+    device: str = "cpu",
+    judge: Judge = truth_of,
+    dtype: torch.dtype = torch.float32,
 ) -> list[Failure]:
-    """The cases where `compute`, (family in float32, horizon, g) to outputs by name, is too far from the truth. The
-    truth is computed on `device`."""
-    single = cast(family, torch.float32)
-    exact = cast(single, torch.float64)
-    g = torch.randn(single.r_inv.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    """The cases where `compute`, (family in `dtype`, horizon, g) to outputs by name, is too far from the truth. The
+    truth is found by `judge`, on `device`."""
+    given = cast(family, dtype)
+    exact = cast(given, torch.float64)
+    g = torch.randn(given.r_inv.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    g = g.to(dtype).double()
 
     def truly(problems: ModulatedLQR) -> Outputs:
-        found = truth_of(cast(problems, torch.float64, device), horizon, g.to(device))
+        found = judge(cast(problems, torch.float64, device), horizon, g.to(device))
         return {name: x.cpu() for name, x in found.items()}
 
     truth = truly(exact)
-    moved = [truly(rounded(exact, seed)) for seed in range(draws)]
-    return _too_far(what, {name: x.cpu() for name, x in compute(single, horizon, g).items()}, truth, moved)
+    moved = [truly(rounded(exact, seed, torch.finfo(dtype).eps / 2)) for seed in range(draws)]
+    return _too_far(what, {name: x.cpu() for name, x in compute(given, horizon, g).items()}, truth, moved, dtype)
 
 
 def solve_beyond(
@@ -110,7 +132,14 @@ def solve_beyond(
     )
 
 
-def _too_far(what: Sequence[Case], found: Outputs, truth: Outputs, moved: Sequence[Outputs]) -> list[Failure]:
+def _too_far(
+    what: Sequence[Case],
+    found: Outputs,
+    truth: Outputs,
+    moved: Sequence[Outputs],
+    dtype: torch.dtype = torch.float32,
+) -> list[Failure]:
+    scale = torch.finfo(dtype).eps / torch.finfo(torch.float32).eps
     movements = [case_errors(x, truth, len(what)) for x in moved]
     errors = case_errors(found, truth, len(what))
     largest = torch.stack([x.reshape(len(what), -1).abs().amax(1) for x in truth.values()]).amax(0)
@@ -119,7 +148,7 @@ def _too_far(what: Sequence[Case], found: Outputs, truth: Outputs, moved: Sequen
     for name, error in errors.items():
         movement = torch.stack([x[name] for x in movements]).amax(0)
         movement = torch.where(movement.isfinite(), movement, torch.inf)  # a rounding may leave no minimum
-        most = (200 * movement).clamp_min(1e-5 if name == "u" else 1e-4)
+        most = (200 * movement).clamp_min(scale * (1e-5 if name == "u" else 1e-4))
         failures += [
             (what[k], name, float(error[k]), float(movement[k]))
             for k in torch.nonzero(there & ~(error <= most)).flatten().tolist()

@@ -1,18 +1,25 @@
-// The stable recursion in numbers of twice the digits, for problems whose actions are so cheap that digits cancel.
+// The stable recursion in numbers of more digits, for problems whose actions are so cheap that digits cancel.
 //
 // P° = P - v v' w / (1 + w s) is a difference. With d = 1 + w s, P° is smaller than P by a factor of up to d along b, and
 // loses as many digits. Many small steps lose digits too: then P is smaller along b than elsewhere, and w |b|^2 max(P) is
 // large; this is checked once, at the earliest step. Up to CAREFUL_ABOVE the kernels can afford the loss. A problem beyond it
-// is solved again by the functions below: the same recursion, with all numbers `wide` (double for float, two doubles for
-// double), so that enough digits are left. They are slow and simple: one action at a time, and every lane decides all
-// actions.
+// is solved again by the functions below: the same recursion, with all numbers `wide`. In float, these are doubles (level 1),
+// and if the loss is beyond PAIRS_ABOVE even for doubles, as with one action for eight unstable states, pairs of doubles
+// (level 2). In double, they are pairs at once. The functions are slow and simple: one action at a time, and every lane
+// decides all actions.
 //
-// In memory a wide P takes the room of two: its rounding, and the error of the rounding. So only every second of the steps that
-// fused_forward keeps is kept for such a problem, its P and not its P°; the others are recomputed from the step after them.
+// In memory a wide P takes the room of SLOTS others: the entries on and below its diagonal, each as a sum of two or three
+// numbers. So only one in SLOTS of the steps that fused_forward keeps is kept for such a problem, its P and not its P°; the
+// others are recomputed from the step after them.
 
 #ifndef CAREFUL_ABOVE  // set by the compiler when tests look at the fast path alone
 #define CAREFUL_ABOVE (4 * max(16, shape.n))
 #endif
+#ifndef PAIRS_ABOVE
+#define PAIRS_ABOVE 1e6
+#endif
+#define SLOTS (sizeof(real) == 4 && HALVES ? 3 : 2)
+#define SUMMANDS (sizeof(real) == 4 ? 3 : 2)  // of an entry of a wide P
 
 // How much smaller P may be along some action than elsewhere, w |b|^2 max(P) / 32: it counts all digits that were ever lost.
 // A single action is not divided by 32. If Q is next to nothing, it is multiplied by 4, because nothing restores the digits.
@@ -80,65 +87,83 @@ __device__ __forceinline__ Two operator/(Two x, Two y) {
     return normal(first, rest.hi / y.hi);
 }
 
-template <typename number> struct Wider;
-template <> struct Wider<float> { typedef double type; };
-template <> struct Wider<double> { typedef Two type; };
-typedef Wider<real>::type wide;
+__device__ __forceinline__ double first_of(double x) { return x; }
+__device__ __forceinline__ double first_of(Two x) { return x.hi; }
+__device__ __forceinline__ double second_of(double x) { return 0; }
+__device__ __forceinline__ double second_of(Two x) { return x.lo; }
 
-__device__ __forceinline__ real narrow(double x) { return (real)x; }
-__device__ __forceinline__ real narrow(Two x) { return (real)x.hi; }
-__device__ __forceinline__ real rest(double x) { return (real)(x - (double)(real)x); }
-__device__ __forceinline__ real rest(Two x) { return (real)x.lo; }
-__device__ __forceinline__ wide widely(double x) { return wide(x); }
-__device__ __forceinline__ wide wide_fade(int t, real rate) { return widely(exp(-(double)t * (double)rate)); }
+template <typename wide> __device__ __forceinline__ real narrow(wide x) { return (real)first_of(x); }
+template <typename wide> __device__ __forceinline__ double rest(wide x) { return (first_of(x) - (double)narrow(x)) + second_of(x); }
+template <typename wide> __device__ __forceinline__ wide wide_fade(int t, real rate) { return wide(exp(-(double)t * (double)rate)); }
 
 // a spread vector in full; as Group::tell, but of wide numbers, one vector at a time
-__device__ __forceinline__ void gather_wide(Group &group, const wide (&x)[ROWS], wide (&full)[N]) {
-    wide *first = reinterpret_cast<wide *>(group.exchange + group.turn);
+__device__ __forceinline__ void gather_wide(Group &group, const double (&x)[ROWS], double (&full)[N]) {
+    double *first = reinterpret_cast<double *>(group.exchange + group.turn);
     group.turn = 2 * (WIDEST + 4) - group.turn;
     for (int r = 0; r < ROWS; ++r) first[group.lane * ROWS + r] = x[r];
     __syncwarp(group.mask);
     for (int k = 0; k < N; ++k) full[k] = first[k];
 }
+__device__ __forceinline__ void gather_wide(Group &group, const Two (&x)[ROWS], Two (&full)[N]) {
+    double part[ROWS], all[N];
+    for (int r = 0; r < ROWS; ++r) part[r] = x[r].hi;
+    gather_wide(group, part, all);
+    for (int k = 0; k < N; ++k) full[k].hi = all[k];
+    for (int r = 0; r < ROWS; ++r) part[r] = x[r].lo;
+    gather_wide(group, part, all);
+    for (int k = 0; k < N; ++k) full[k].lo = all[k];
+}
 
+template <typename wide>
 __device__ __forceinline__ wide wide_dot(const real *x, const wide (&y)[N]) {
-    wide total = widely(0);
-    for (int k = 0; k < N; ++k) total = total + widely(x[k]) * y[k];
+    wide total = wide(0);
+    for (int k = 0; k < N; ++k) total = total + wide(x[k]) * y[k];
     return total;
 }
 
-// A wide P in memory, in places 2 which and 2 which + 1. A P that was never wide has a mark in the second.
-__device__ __forceinline__ void mark_narrow(real *memory, int which, const Shape &shape, const Problem &p) {
-    if (p.group.lane == 0) memory[((2 * which + 1) * shape.problems + p.index) * KEPT_SIZE] = (real)rsqrtf(-1.0f);
+// Memory of a wide P: entry (i, k) is at SUMMANDS times the place of (i, k) in the lower half, row by row, and the last place
+// has its level, 0 for a P that was never wide.
+__device__ __forceinline__ real *place_wide(real *memory, int which, const Shape &shape, const Problem &p, int at) {
+    return memory + ((SLOTS * which + at / KEPT_SIZE) * shape.problems + p.index) * KEPT_SIZE + at % KEPT_SIZE;
+}
+static_assert(SUMMANDS * N * (N + 1) / 2 < SLOTS * KEPT_SIZE, "a wide P and its level have no room");
+
+__device__ __forceinline__ void mark(real *memory, int which, const Shape &shape, const Problem &p, int level) {
+    if (p.group.lane == 0) *place_wide(memory, which, shape, p, SLOTS * KEPT_SIZE - 1) = level;
 }
 
+__device__ __forceinline__ int level_of(const real *memory, int which, const Shape &shape, const Problem &p) {
+    return (int)*place_wide(const_cast<real *>(memory), which, shape, p, SLOTS * KEPT_SIZE - 1);
+}
+
+template <typename wide>
 __device__ __forceinline__ void store_wide(real *memory, int which, const Shape &shape, const Problem &p, const wide (&P)[ROWS][N]) {
-    real part[ROWS][N];
     for (int r = 0; r < ROWS; ++r)
-        for (int k = 0; k < N; ++k) part[r][k] = narrow(P[r][k]);
-    store(memory, 2 * which, shape, p, part);
-    for (int r = 0; r < ROWS; ++r)
-        for (int k = 0; k < N; ++k) part[r][k] = rest(P[r][k]);
-    store(memory, 2 * which + 1, shape, p, part);
+        for (int k = 0; k <= p.row(r); ++k) {
+            real part = narrow(P[r][k]);
+            double left = rest(P[r][k]);
+            for (int i = 0; i < SUMMANDS; ++i) {
+                *place_wide(memory, which, shape, p, SUMMANDS * (p.row(r) * (p.row(r) + 1) / 2 + k) + i) = part;
+                part = (real)left;
+                left -= (double)part;
+            }
+        }
+    mark(memory, which, shape, p, sizeof(wide) / sizeof(double));
 }
 
-__device__ __forceinline__ bool is_wide(const real *memory, int which, const Shape &shape, const Problem &p) {
-    const real mark = memory[((2 * which + 1) * shape.problems + p.index) * KEPT_SIZE];
-    return mark == mark;
-}
-
+template <typename wide>
 __device__ __forceinline__ void recall_wide(const real *memory, int which, const Shape &shape, const Problem &p, wide (&P)[ROWS][N]) {
-    real part[ROWS][N];
-    recall(memory, 2 * which, shape, p, part);
     for (int r = 0; r < ROWS; ++r)
-        for (int k = 0; k < N; ++k) P[r][k] = widely(part[r][k]);
-    if (!is_wide(memory, which, shape, p)) return;
-    recall(memory, 2 * which + 1, shape, p, part);
-    for (int r = 0; r < ROWS; ++r)
-        for (int k = 0; k < N; ++k) P[r][k] = P[r][k] + widely(part[r][k]);
+        for (int k = 0; k < N; ++k) {
+            const int i = max(p.row(r), k), j = min(p.row(r), k);
+            P[r][k] = wide(0);
+            for (int part = SUMMANDS - 1; part >= 0; --part)
+                P[r][k] = P[r][k] + wide(*place_wide(const_cast<real *>(memory), which, shape, p, SUMMANDS * (i * (i + 1) / 2 + j) + part));
+        }
 }
 
 // P at step top: kept, or, if that is null, Qf
+template <typename wide>
 __device__ __forceinline__ void fetch_wide(const Inputs &in, const real *end, const Shape &shape, const Problem &p, wide (&P)[ROWS][N]) {
     if (end) return recall_wide(end, 0, shape, p, P);
     const int n = shape.n;
@@ -146,76 +171,86 @@ __device__ __forceinline__ void fetch_wide(const Inputs &in, const real *end, co
     for (int r = 0; r < ROWS; ++r)
         for (int k = 0; k < N; ++k) {
             const int i = p.row(r);
-            P[r][k] = i < n && k < n ? (widely(Qf[i * n + k]) + widely(Qf[k * n + i])) * widely(0.5) : widely(0);
+            P[r][k] = i < n && k < n ? (wide(Qf[i * n + k]) + wide(Qf[k * n + i])) * wide(0.5) : wide(0);
         }
 }
 
-// P becomes P°: all actions of step t absorbed, one by one.
-__device__ __forceinline__ void absorb_wide(const Inputs &in, const Shape &shape, Problem &p, int t, wide (&P)[ROWS][N]) {
+// P becomes P°: all actions of step t absorbed, one by one. Returns the largest 1 + w s, or `worst`.
+template <typename wide>
+__device__ __forceinline__ real absorb_wide(const Inputs &in, const Shape &shape, Problem &p, int t, wide (&P)[ROWS][N], real worst = 1) {
     for (int j = 0; j < shape.m; ++j) {
         const long long at = p.index * shape.m + j;
-        const wide fade = wide_fade(t, in.decay_B[at]), w = widely(in.r_inv[at]) * fade * fade;
+        const wide fade = wide_fade<wide>(t, in.decay_B[at]), w = wide(in.r_inv[at]) * fade * fade;
         const real *b = p.Bt + j * B_ROW;
         wide v[ROWS], full[N];
         for (int r = 0; r < ROWS; ++r) v[r] = wide_dot(b, P[r]);
         gather_wide(p.group, v, full);
-        const wide d = widely(1) + w * wide_dot(b, full);
-        const wide share = narrow(d) > 0 ? w / d : widely(rsqrtf(-1.0f));  // NaN: no minimum
+        const wide d = wide(1) + w * wide_dot(b, full);
+        worst = first_of(d) > 0 ? max(worst, narrow(d)) : (real)1e30;  // no minimum, or no digits left to find it
+        const wide share = first_of(d) > 0 ? w / d : wide(rsqrtf(-1.0f));
         for (int r = 0; r < ROWS; ++r)
             for (int k = 0; k < N; ++k) P[r][k] = P[r][k] - v[r] * full[k] * share;
     }
+    return worst;
 }
 
+template <typename wide>
 __device__ __forceinline__ void A_wide(const Problem &p, int t, wide (&A)[ROWS]) {
-    for (int r = 0; r < ROWS; ++r) A[r] = widely(1) + wide_fade(t, p.decay_A[r]) * widely(p.a[r]);
+    for (int r = 0; r < ROWS; ++r) A[r] = wide(1) + wide_fade<wide>(t, p.decay_A[r]) * wide(p.a[r]);
 }
 
 // P of step t becomes P of step t - 1.
-__device__ __forceinline__ void back_wide(const Inputs &in, const Shape &shape, Problem &p, int t, wide (&P)[ROWS][N]) {
+template <typename wide>
+__device__ __forceinline__ real back_wide(const Inputs &in, const Shape &shape, Problem &p, int t, wide (&P)[ROWS][N], real worst = 1) {
     wide A[ROWS], fade[ROWS], A_full[N], fade_full[N];
-    absorb_wide(in, shape, p, t, P);
+    worst = absorb_wide(in, shape, p, t, P, worst);
     A_wide(p, t, A);
-    for (int r = 0; r < ROWS; ++r) fade[r] = wide_fade(t - 1, p.decay_Q[r]);
+    for (int r = 0; r < ROWS; ++r) fade[r] = wide_fade<wide>(t - 1, p.decay_Q[r]);
     gather_wide(p.group, A, A_full);
     gather_wide(p.group, fade, fade_full);
     for (int r = 0; r < ROWS; ++r) {
         real Q[N];
         p.load_Q(r, Q);
-        for (int k = 0; k < N; ++k) P[r][k] = A[r] * A_full[k] * P[r][k] + fade[r] * fade_full[k] * widely(Q[k]);
+        for (int k = 0; k < N; ++k) P[r][k] = A[r] * A_full[k] * P[r][k] + fade[r] * fade_full[k] * wide(Q[k]);
     }
+    return worst;
 }
 
 // P x for the rows of this lane
+template <typename wide>
 __device__ __forceinline__ void multiply_wide(Group &group, const wide (&P)[ROWS][N], const wide (&x)[ROWS], wide (&Px)[ROWS]) {
     wide full[N];
     gather_wide(group, x, full);
     for (int r = 0; r < ROWS; ++r) {
-        Px[r] = widely(0);
+        Px[r] = wide(0);
         for (int k = 0; k < N; ++k) Px[r] = Px[r] + P[r][k] * full[k];
     }
 }
 
 // y = -(B_t' λ + pull) for every action, which is u / r_inv, and e = exp(-t decay_B) u
+template <typename wide>
 __device__ __forceinline__ void decide_wide(const Inputs &in, const Shape &shape, Problem &p, int t, const wide (&lam)[ROWS], const real *pull, wide (&y)[M], wide (&e)[M]) {
     wide full[N];
     gather_wide(p.group, lam, full);
     for (int j = 0; j < M; ++j) {
         const long long at = p.index * shape.m + j;
         const bool there = j < shape.m;
-        const wide fade = wide_fade(t, there ? in.decay_B[at] : 0);
-        y[j] = -(fade * wide_dot(p.Bt + j * B_ROW, full)) - widely(there && pull ? pull[at] : 0);
-        e[j] = fade * widely(there ? in.r_inv[at] : 0) * y[j];
+        const wide fade = wide_fade<wide>(t, there ? in.decay_B[at] : 0);
+        y[j] = -(fade * wide_dot(p.Bt + j * B_ROW, full)) - wide(there && pull ? pull[at] : 0);
+        e[j] = fade * wide(there ? in.r_inv[at] : 0) * y[j];
     }
 }
 
 // x += B e for the rows of this lane
+template <typename wide>
 __device__ __forceinline__ void push_wide(const Problem &p, const wide (&e)[M], wide (&x)[ROWS]) {
     for (int j = 0; j < M; ++j)
-        for (int r = 0; r < ROWS; ++r) x[r] = x[r] + widely(p.Bt[j * B_ROW + p.row(r)]) * e[j];
+        for (int r = 0; r < ROWS; ++r) x[r] = x[r] + wide(p.Bt[j * B_ROW + p.row(r)]) * e[j];
 }
 
 // x = A h becomes the next state, x + B e, and lam its co-state, P x. Before that, y and e are refined once, by the residual
 // of y = -B' λ - pull.
+template <typename wide>
 __device__ __forceinline__ void refine_wide(
     const Inputs &in, const Shape &shape, Problem &p, int t, const wide (&absorbed)[ROWS][N], const wide (&P)[ROWS][N],
     wide (&x)[ROWS], const real *pull, wide (&y)[M], wide (&e)[M], wide (&lam)[ROWS]) {
@@ -230,7 +265,7 @@ __device__ __forceinline__ void refine_wide(
         y[j] = y[j] + y_met[j];
         e[j] = e[j] + e_met[j];
     }
-    for (int r = 0; r < ROWS; ++r) next[r] = widely(0);
+    for (int r = 0; r < ROWS; ++r) next[r] = wide(0);
     push_wide(p, e_met, next);
     multiply_wide(p.group, absorbed, next, lam);
     decide_wide(in, shape, p, t, lam, nullptr, y_met, e_met);
@@ -242,29 +277,47 @@ __device__ __forceinline__ void refine_wide(
     multiply_wide(p.group, P, x, lam);
 }
 
-// As fused_forward's loop over the steps. For kept steps it writes -1 as the number of lost digits, and P of every second step
-// below top.
-__device__ __noinline__ void forward_carefully(
+// As fused_forward's loop over the steps. For kept steps it writes minus the level as the number of lost digits, and P of one
+// in SLOTS steps below top. Returns how many digits were lost; `lowest` is the step where P is compared with the actions.
+template <typename wide>
+__device__ __noinline__ real forward_widely(
     const Inputs in, const Shape shape, Problem p, int bottom, int top, const real *end, int every, real *points, real *kept,
     real *lost, real *u_out) {
     wide P[ROWS][N];
+    real part[ROWS][N], worst = 1;
     fetch_wide(in, end, shape, p, P);
-    if (kept && p.group.lane == 0) lost[p.index] = -1;
+    if (kept && p.group.lane == 0) lost[p.index] = -(real)(sizeof(wide) / sizeof(double));
     const int lowest = u_out || kept ? bottom + 1 : bottom + every;
     for (int t = top; t > lowest; --t) {
-        back_wide(in, shape, p, t, P);
-        if (kept && (top - t) % 2) store_wide(kept, (top - t) / 2, shape, p, P);
+        worst = back_wide(in, shape, p, t, P, worst);
+        const int below = top - t + 1;
+        if (kept && below % SLOTS == 0) store_wide(kept, below / SLOTS - 1, shape, p, P);
         if (points && (t - 1 - bottom) % every == 0) store_wide(points, (t - 1 - bottom) / every - 1, shape, p, P);
     }
-    if (!u_out) return;
-    absorb_wide(in, shape, p, 1, P);
+    for (int r = 0; r < ROWS; ++r)
+        for (int k = 0; k < N; ++k) part[r][k] = narrow(P[r][k]);
+    worst = max(worst, faintest(p, shape, lowest, part));
+    if (!u_out) return worst;
+    worst = absorb_wide(in, shape, p, 1, P, worst);
     wide x[ROWS], lam[ROWS], y[M], e[M];
     A_wide(p, 1, x);
-    for (int r = 0; r < ROWS; ++r) x[r] = x[r] * widely(p.row(r) < shape.n ? in.h0[p.index * shape.n + p.row(r)] : 0);
+    for (int r = 0; r < ROWS; ++r) x[r] = x[r] * wide(p.row(r) < shape.n ? in.h0[p.index * shape.n + p.row(r)] : 0);
     multiply_wide(p.group, P, x, lam);
     decide_wide(in, shape, p, 1, lam, nullptr, y, e);
     for (int j = p.group.lane; j < shape.m; j += LANES)
-        u_out[p.index * shape.m + j] = narrow(widely(in.r_inv[p.index * shape.m + j]) * y[j]);
+        u_out[p.index * shape.m + j] = narrow(wide(in.r_inv[p.index * shape.m + j]) * y[j]);
+    return worst;
+}
+
+// With numbers of `level`, or if that is 0 with as few digits as are enough.
+__device__ __forceinline__ void forward_carefully(
+    const Inputs &in, const Shape &shape, Problem &p, int level, int bottom, int top, const real *end, int every, real *points,
+    real *kept, real *lost, real *u_out) {
+    if (sizeof(real) == 4 && level < 2) {
+        const real worst = forward_widely<double>(in, shape, p, bottom, top, end, every, points, kept, lost, u_out);
+        if (level || worst <= (real)PAIRS_ABOVE) return;
+    }
+    forward_widely<Two>(in, shape, p, bottom, top, end, every, points, kept, lost, u_out);
 }
 
 // A lane's part of the gradients of its problem.
@@ -273,12 +326,13 @@ struct Gradients {
     number a[ROWS], B[ROWS][M], Q[ROWS][N], r_inv[ACTIONS], decay_A[ROWS], decay_B[ACTIONS], decay_Q[ROWS];
 };
 
-template <int COUNT>
+template <typename wide, int COUNT>
 __device__ __forceinline__ void narrow_all(const wide (&from)[COUNT], real (&to)[COUNT]) {
     for (int k = 0; k < COUNT; ++k) to[k] = narrow(from[k]);
 }
 
 // As fused_backward's loop over the steps, for a problem that fused_forward went through carefully. h_out and h2_out: the states at step top.
+template <typename wide>
 __device__ __noinline__ void backward_carefully(
     const Inputs in, const Shape shape, Problem p, int bottom, int top, const real *end, const real *kept, const real *g,
     real *state, real *dh0, Gradients<real> &found, real (&h_out)[ROWS], real (&h2_out)[ROWS]) {
@@ -287,9 +341,9 @@ __device__ __noinline__ void backward_carefully(
     wide h[ROWS], h2[ROWS], price[ROWS];
     for (int r = 0; r < ROWS; ++r) {
         const int i = p.row(r);
-        price[r] = widely(0);
-        h[r] = bottom ? widely(before[i]) + widely(before[2 * N + i]) : widely(i < shape.n ? in.h0[p.index * shape.n + i] : 0);
-        h2[r] = bottom ? widely(before[N + i]) + widely(before[3 * N + i]) : widely(0);
+        price[r] = wide(0);
+        h[r] = bottom ? wide(before[i]) + wide(before[2 * N + i]) : wide(i < shape.n ? in.h0[p.index * shape.n + i] : 0);
+        h2[r] = bottom ? wide(before[N + i]) + wide(before[3 * N + i]) : wide(0);
     }
     for (int t = bottom + 1; t <= top; ++t) {
         const real *pull = t == 1 ? g : nullptr;  // the gradient pulls at the first action, and at no other
@@ -302,14 +356,14 @@ __device__ __noinline__ void backward_carefully(
         if (pull) {
             for (int j = 0; j < M; ++j) {
                 const long long at = p.index * shape.m + j;
-                e[j] = j < shape.m ? -(wide_fade(1, in.decay_B[at]) * widely(in.r_inv[at]) * widely(pull[at])) : widely(0);
+                e[j] = j < shape.m ? -(wide_fade<wide>(1, in.decay_B[at]) * wide(in.r_inv[at]) * wide(pull[at])) : wide(0);
             }
             push_wide(p, e, forced);
         }
-        const int from = t + (top - t) % 2;
+        const int from = t + (top - t) % SLOTS;
         if (from == top) fetch_wide(in, end, shape, p, value);
-        else recall_wide(kept, (top - from) / 2 - 1, shape, p, value);
-        if (from > t) back_wide(in, shape, p, from, value);
+        else recall_wide(kept, (top - from) / SLOTS - 1, shape, p, value);
+        for (int later = from; later > t; --later) back_wide(in, shape, p, later, value);
         for (int r = 0; r < ROWS; ++r)
             for (int k = 0; k < N; ++k) P[r][k] = value[r][k];
         absorb_wide(in, shape, p, t, P);
@@ -323,21 +377,21 @@ __device__ __noinline__ void backward_carefully(
         for (int r = 0; r < ACTIONS; ++r) {
             const int j = p.action(r);
             if (j >= shape.m) continue;
-            const wide forced_by = pull ? y2[j] + widely(pull[p.index * shape.m + j]) : y2[j];  // -B_t' λ2
+            const wide forced_by = pull ? y2[j] + wide(pull[p.index * shape.m + j]) : y2[j];  // -B_t' λ2
             of.r_inv[r] = of.r_inv[r] - y[j] * y2[j];
-            of.decay_B[r] = of.decay_B[r] + widely(t) * widely(p.r_inv[r]) * (y[j] * y2[j] + forced_by * y[j]);
+            of.decay_B[r] = of.decay_B[r] + wide(t) * wide(p.r_inv[r]) * (y[j] * y2[j] + forced_by * y[j]);
         }
         wide faded[ROWS], faded2[ROWS], full[N], full2[N];
         for (int r = 0; r < ROWS; ++r) {
-            const wide through = wide_fade(t, p.decay_A[r]) * (lam[r] * h2[r] + lam2[r] * h[r]);
+            const wide through = wide_fade<wide>(t, p.decay_A[r]) * (lam[r] * h2[r] + lam2[r] * h[r]);
             of.a[r] = of.a[r] + through;
-            of.decay_A[r] = of.decay_A[r] - widely(t) * widely(p.a[r]) * through;
+            of.decay_A[r] = of.decay_A[r] - wide(t) * wide(p.a[r]) * through;
             for (int j = 0; j < M; ++j) of.B[r][j] = of.B[r][j] + lam[r] * e2[j] + lam2[r] * e[j];
             if (t == 1 && p.row(r) < shape.n) dh0[p.index * shape.n + p.row(r)] = narrow(A[r] * lam2[r]);
             h[r] = x[r];
             h2[r] = x2[r];
-            faded[r] = wide_fade(t, p.decay_Q[r]) * x[r];
-            faded2[r] = wide_fade(t, p.decay_Q[r]) * x2[r];
+            faded[r] = wide_fade<wide>(t, p.decay_Q[r]) * x[r];
+            faded2[r] = wide_fade<wide>(t, p.decay_Q[r]) * x2[r];
             if (t == shape.horizon) price[r] = price[r] + x2[r] * lam[r];
         }
         if (t == shape.horizon) break;
@@ -348,25 +402,25 @@ __device__ __noinline__ void backward_carefully(
             p.load_Q(r, Q);
             const wide Qh2 = wide_dot(Q, full2);
             price[r] = price[r] + faded[r] * Qh2;
-            of.decay_Q[r] = of.decay_Q[r] - widely(t) * (faded[r] * Qh2 + faded2[r] * wide_dot(Q, full));
+            of.decay_Q[r] = of.decay_Q[r] - wide(t) * (faded[r] * Qh2 + faded2[r] * wide_dot(Q, full));
             for (int k = 0; k < N; ++k) of.Q[r][k] = of.Q[r][k] + faded[r] * full2[k] + faded2[r] * full[k];
         }
     }
     if (shape.m == 1) {  // see fused_backward
-        wide full[N], total = widely(0);
+        wide full[N], total = wide(0);
         gather_wide(p.group, price, full);
         for (int k = 0; k < N; ++k) total = total + full[k];
-        of.r_inv[0] = total / widely(p.r_inv[0]);
+        of.r_inv[0] = total / wide(p.r_inv[0]);
     }
     if (ONE_DECAY_A) {  // states that share a decay may pull it in opposite directions
-        wide full[N], total = widely(0);
+        wide full[N], total = wide(0);
         gather_wide(p.group, of.decay_A, full);
         for (int k = 0; k < N; ++k) total = total + full[k];
-        for (int r = 0; r < ROWS; ++r) of.decay_A[r] = p.row(r) == 0 ? total : widely(0);
+        for (int r = 0; r < ROWS; ++r) of.decay_A[r] = p.row(r) == 0 ? total : wide(0);
     }
     for (int r = 0; r < ROWS && top < shape.horizon; ++r) {
-        before[2 * N + p.row(r)] = rest(h[r]);
-        before[3 * N + p.row(r)] = rest(h2[r]);
+        before[2 * N + p.row(r)] = (real)rest(h[r]);
+        before[3 * N + p.row(r)] = (real)rest(h2[r]);
     }
     narrow_all(of.a, found.a);
     narrow_all(of.r_inv, found.r_inv);

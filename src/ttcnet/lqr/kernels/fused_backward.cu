@@ -157,7 +157,7 @@ __device__ __forceinline__ void nothing_yet(Gradients<real> &of, real (&h)[ROWS]
 }
 
 // Forward in time through steps bottom + 1 .. top of two closed loops, the problem and its adjoint (names with a 2); adds up
-// gradients. kept, lost: P° of each of these steps and its largest 1 + w s; -1 leaves a problem to fused_backward_carefully. end: P at
+// gradients. kept, lost: P° of each of these steps and its largest 1 + w s; below 0 it leaves a problem to fused_backward_carefully. end: P at
 // step top; null is Qf. g: the gradient of the first actions. state: h and h2 at step bottom, and then at step top; and, if
 // numbers are wide, the errors of their rounding.
 //
@@ -396,7 +396,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fused_backward_carefull
     real h[ROWS], h2[ROWS], matrix[ROWS][N];
     nothing_yet(of, h, h2);
     const bool mine = lost[p.index] < 0;
-    if (mine) backward_carefully(in, shape, p, bottom, top, end, kept, g, state, dh0, of, h, h2);
+    if (sizeof(real) == 4 && lost[p.index] == -1)
+        backward_carefully<double>(in, shape, p, bottom, top, end, kept, g, state, dh0, of, h, h2);
+    else if (mine) backward_carefully<Two>(in, shape, p, bottom, top, end, kept, g, state, dh0, of, h, h2);
     __syncwarp(p.group.mask);  // all lanes have read the exchanged vectors
     finish(out, shape, p, room, bottom, top, true, mine, of, h, h2, matrix);
 }

@@ -28,6 +28,7 @@ from torch import Tensor
 from .. import reference
 from ..arithmetic import with_heads
 from ..modulated import Family
+from ..pairs import alone
 from ..reference import limit_of, stretch_length
 
 PIECE = 200_000_000  # multiplications: between a twentieth and half of a second of a core
@@ -115,13 +116,7 @@ def _hard(family: Family, lost: Tensor, limit: float) -> Tensor:
 
 def _some(family: Family, which: Tensor) -> Family:
     """These problems alone, in float64, each as a token with one head."""
-    tokens, heads, n = family.a.shape
-    every = family._replace(B=with_heads(family.B), Q=with_heads(family.Q))
-
-    def pick(x: Tensor) -> Tensor:
-        return x.expand(tokens, heads, *x.shape[2:]).flatten(0, 1)[which].unsqueeze(1).double()
-
-    return Family(*map(pick, every._replace(decay_A=family.decay_A.expand(tokens, heads, n))))
+    return Family(*(x.unsqueeze(1) for x in alone(family, which)))
 
 
 def _flat(x: Tensor) -> Any:

@@ -54,8 +54,9 @@ def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: 
     (problems, N), size = _size(family), _kept_size(family)
     state = g.new_empty(problems * 4 * N)
     kept = g.new_empty(steps.kept * problems * (size + 1))
-    points = g.new_empty(steps.inner_points, 2, problems * size)  # a P, and its further digits: see careful.cuh
-    outer = checkpoints.view(steps.points, 2, problems * size)
+    slots = _slots(family)
+    points = g.new_empty(steps.inner_points, slots, problems * size)
+    outer = checkpoints.view(steps.points, slots, problems * size)
     for bottom in range(0, horizon, steps.stride):
         top = min(bottom + steps.stride, horizon)
         end = None if top == horizon else outer[top // steps.stride - 1]
@@ -70,10 +71,10 @@ def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: 
 
 
 def checkpoints(family: Family, horizon: int) -> tuple[int, ...]:
-    """The shape of the tensor that `forward` keeps for `backward`: P° and its lost digits of every step, or some P,
-    twice each."""
+    """The shape of the tensor that `forward` keeps for `backward`: P° and its lost digits of every step, or some P
+    with room for further digits."""
     steps, size, (problems, _) = _kept_steps(family, horizon), _kept_size(family), _size(family)
-    return (problems * (horizon * (size + 1) if steps.at_once else 2 * steps.points * size),)
+    return (problems * (horizon * (size + 1) if steps.at_once else _slots(family) * steps.points * size),)
 
 
 def _kept_steps(family: Family, horizon: int) -> KeptSteps:
@@ -84,6 +85,12 @@ def _kept_steps(family: Family, horizon: int) -> KeptSteps:
 def _kept_size(family: Family) -> int:
     problems, N = _size(family)
     return kept_size(N, choose(problems, N).halves)
+
+
+def _slots(family: Family) -> int:
+    """The room of a P with further digits, in matrices without: SLOTS of careful.cuh."""
+    problems, N = _size(family)
+    return 3 if choose(problems, N).halves and family.a.dtype == torch.float32 else 2
 
 
 def _size(family: Family) -> tuple[int, int]:

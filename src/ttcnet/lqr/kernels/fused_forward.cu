@@ -247,7 +247,7 @@ __device__ real decide(const Inputs &in, const Shape &shape, Problem &p, real *V
 
 // Backward in time through steps top .. bottom + 1.
 // end: P at step top; null is Qf. points: where to keep every `every`-th P in between (P at bottom + every is the first),
-// or null. kept: where to keep P° of every step, and lost its largest 1 + w s (-1 says otherwise: see careful.cuh), or null.
+// or null. kept: where to keep P° of every step, and lost its largest 1 + w s (below 0 says otherwise: see careful.cuh), or null.
 // u_out: the first actions, or null; wanted if bottom is 0. marks: a P that an earlier pass over all steps kept, or null. It
 // shows whether that pass went carefully through this problem; then this one does too.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) fused_forward(
@@ -273,8 +273,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) fused_forward(
         }
         step_back(p, t, P);
         if (points && (t - 1 - bottom) % every == 0) {
-            store(points, 2 * ((t - 1 - bottom) / every - 1), shape, p, P);
-            mark_narrow(points, (t - 1 - bottom) / every - 1, shape, p);
+            store(points, SLOTS * ((t - 1 - bottom) / every - 1), shape, p, P);
+            mark(points, (t - 1 - bottom) / every - 1, shape, p, 0);
         }
     }
     worst_of_all = max(worst_of_all, worst);
@@ -286,6 +286,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) fused_forward(
         if (p.group.lane == 0) lost[p.index] = worst;
     }
     if (u_out || kept) worst_of_all = max(worst_of_all, worst);
-    if (marks ? is_wide(marks, 0, shape, p) : worst_of_all > CAREFUL_ABOVE)
-        forward_carefully(in, shape, p, bottom, top, end, every, points, kept, lost, u_out);
+    const int level = marks ? level_of(marks, 0, shape, p) : 0;
+    if (marks ? level > 0 : worst_of_all > CAREFUL_ABOVE)
+        forward_carefully(in, shape, p, level, bottom, top, end, every, points, kept, lost, u_out);
 }

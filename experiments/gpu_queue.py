@@ -20,7 +20,7 @@ import tarfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -197,8 +197,8 @@ def unpack(
         whole.unlink()
 
 
-def _state(out: Path) -> dict[str, dict[str, object]]:
-    return json.loads((out / STATE).read_text()) if (out / STATE).exists() else {}
+def _state(out: Path) -> dict[str, dict[str, Any]]:
+    return dict(json.loads((out / STATE).read_text())) if (out / STATE).exists() else {}
 
 
 if __name__ == "__main__":

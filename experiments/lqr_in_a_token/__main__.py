@@ -54,7 +54,7 @@ def main(
     first_seed: Annotated[int, typer.Option(help="The first of them.")] = 0,
     rates: Annotated[str, typer.Option(help="Learning rates of every run.")] = "3e-3,1e-2,2e-2",
     pool: Annotated[int, typer.Option(help="Tokens to train on.")] = 524_288,
-    judged: Annotated[int, typer.Option(help="Tokens to judge by, of each kind.")] = 8192,
+    judged: Annotated[int, typer.Option(help="Tokens to evaluate on, of each kind.")] = 8192,
     width: Annotated[int, typer.Option(help="Of the token.")] = 64,
     heads: Annotated[int, typer.Option(help="Of TTC layers.")] = 4,
     state_size: Annotated[int, typer.Option(help="Of a head.")] = 16,

@@ -30,7 +30,7 @@ OWN = 8  # the horizon that learning rates are chosen at, and arms are compared 
 
 
 def trained_at(arm: str) -> int:
-    """The default horizon that an arm is judged at."""
+    """The default horizon that an arm is evaluated at."""
     return 1 if HORIZONS.get(arm) == "fixed:1" else OWN
 
 
@@ -60,7 +60,7 @@ class Feedforward(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class RankOne(ModulatedLQR):
-    """With dynamics A_t = 1 + exp(-t decay_A) (a + p q')."""
+    """Problems with dynamics A_t = 1 + exp(-t decay_A) (a + p q')."""
 
     p: Tensor
     q: Tensor

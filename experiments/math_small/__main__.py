@@ -69,7 +69,7 @@ class Run(NamedTuple):
         return self.adapter is not None and self.adapter.get("insert", "ttc") == "ttc"
 
     def with_gain(self, gain: float) -> Run:
-        """With that gain, if it plans."""
+        """The run with that gain of TTC's actions, if the model plans."""
         return self if not self.plans else self._replace(adapter={**(self.adapter or {}), "action_gain": gain})
 
 

@@ -115,7 +115,7 @@ class Workshop:
         return trained.objective.tokens(trained.steps)  # type: ignore[attr-defined]
 
     def _likelihoods(self, model: Any, run: Run, folder: Path) -> list[dict[str, Any]]:
-        """Of all benchmarks. solutions.json gets those of each solution, at the horizon of the configuration."""
+        """The likelihoods of all benchmarks. solutions.json gets those of each solution, at the configured horizon."""
         own = adapter.TTCAdapterConfig().horizon if run.plans else None
         on_gpu, results, solutions = self.device.type == "cuda", list[dict[str, Any]](), dict[str, Any]()
         for benchmark in self.task.benchmarks:

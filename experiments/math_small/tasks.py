@@ -1,8 +1,8 @@
 """Training and test data of experiments/math_small.
 
-math       trained on gsm8k-train and math-train-7500 less 500 rows; judged by the answers to gsm8k-test and MATH-500,
+math       trained on gsm8k-train and math-train-7500 less 500 rows; graded by the answers to gsm8k-test and MATH-500,
            and by the likelihood of the solutions of gsm8k-test and of those 500 rows, since MATH-500 has no solutions
-countdown  trained on generated puzzles, judged by others
+countdown  trained on generated puzzles, graded on others
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ check_reach = check_horizon  # its name in ttcnet.lqr
 
 
 def check_size(field: str, value: object, least: int, remedy: str) -> int:
-    """`value`, if it is an integer from `least` to the bound of the field, with or without ttc_ in front."""
+    """Return `value` if it is an integer from `least` to the bound of the field, with or without ttc_ in front."""
     size, most = check_integer(field, value, least, remedy), SIZES.get(field.removeprefix("ttc_"), LARGE)
     if field == "horizon":
         check_horizon(field, size)

@@ -58,7 +58,7 @@ def commands():
 
 
 def test_commands_on_pages_exist():
-    """With their sub-commands and options."""
+    """Every command of a page exists, with its sub-commands and options."""
     known, wrong = get_command(app), []
     for page, words in commands():
         command, rest = known, list(words)

@@ -141,14 +141,14 @@ def board():
     return boards, labels.masked_fill(boards > 0, -100)
 
 
-@pytest.mark.parametrize(("supervision", "judged"), [(None, 8), ("block", 8), ("loop", 4), ("end", 1)])
-def test_cells_are_judged_after_every_block_or_loop(supervision, judged):
+@pytest.mark.parametrize(("supervision", "outputs"), [(None, 8), ("block", 8), ("loop", 4), ("end", 1)])
+def test_cells_are_classified_after_every_block_or_loop(supervision, outputs):
     model = cells(num_hidden_layers=2, interleave="2:1", supervision=supervision).eval()
     boards, labels = board()
     output = model(boards, labels=labels, output_hidden_states=True)
     assert len(output.hidden_states) == 9
-    assert output.block_logits.shape == (judged, 2, 81, 9)
-    states = output.hidden_states[8 // judged :: 8 // judged]
+    assert output.block_logits.shape == (outputs, 2, 81, 9)
+    states = output.hidden_states[8 // outputs :: 8 // outputs]
     each = [model.classifier(model.model.norm(state)) for state in states]
     losses = [torch.nn.functional.cross_entropy(logits.mT, labels, ignore_index=-100) for logits in each]
     assert torch.allclose(output.loss, torch.stack(losses).mean(), atol=1e-5)

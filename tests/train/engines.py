@@ -84,7 +84,7 @@ class FineTuning(Engine):
 
 
 class Reinforcement(Engine):
-    """Of a model with inserted layers, by examples of which it answers a few in each step."""
+    """GRPO of a model with inserted layers, on examples of which it answers a few in each step."""
 
     results, keep = ("model",), 2
 
@@ -103,7 +103,7 @@ class Reinforcement(Engine):
 
 
 class SmallTable(FineTuning):
-    """As experiments/math_small trains: the objective of fine-tuning, with other pieces."""
+    """The training of experiments/math_small: the objective of fine-tuning, with other pieces."""
 
     results, joins = ("done",), False
 
@@ -135,7 +135,7 @@ class SmallTable(FineTuning):
 
 
 class Diagnostic(Engine):
-    """Of experiments/lqr_in_a_token, experiments/where_planning_pays and experiments/in_context_control."""
+    """The training of experiments/lqr_in_a_token, where_planning_pays and in_context_control."""
 
     results, joins = ("metrics.json",), False
     changed: ClassVar = dict(batch=48)
@@ -195,6 +195,6 @@ ENGINES = {
 
 
 def log_of(out: Path) -> list[dict]:
-    """Without what depends on the time of day."""
+    """The log without what depends on the time of day."""
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]

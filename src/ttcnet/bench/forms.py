@@ -115,7 +115,7 @@ Times = dict[str, tuple[list[float], list[float]]]  # times of the forward pass,
 
 
 def _in_turns(passes: dict[str, tuple[Callable[[], Any], Callable[[], Any]]], device: str, rounds: int) -> Times:
-    """Milliseconds."""
+    """Measure the calls in turns, so that all meet the same machine. Returns milliseconds."""
     times: Times = {name: ([], []) for name in passes}
     counts = {name: tuple(_repeats(each, device) for each in both) for name, both in passes.items()}
     for turn in range(rounds):

@@ -24,7 +24,7 @@ Feedback = tuple[Tensor, Tensor, Tensor, Tensor]  # K, k, P and p
 
 
 def differentiable(terms: Terms, found: Feedback) -> Feedback:
-    """The same numbers, with gradients for the fields of `terms`, a problem in standard form."""
+    """Return `found` with gradients for the fields of `terms`, a problem in standard form."""
     A, B, Q, R, _, r, q, c, N = terms
     return _Differentiable.apply(A, B, Q, R, r, q, c, N, *found)
 
@@ -58,7 +58,8 @@ class _Differentiable(torch.autograd.Function):
 def _gradients(
     A: Tensor, B: Tensor, R: Tensor, c: Tensor | None, found: Feedback, grads: tuple[Tensor, ...]
 ) -> tuple[Tensor, ...]:
-    """Of A, B, Q, R, r, q, c and N, given those of K, k, P and p. P and p of `found` are for t = 1..T."""
+    """The gradients of A, B, Q, R, r, q, c and N, from `grads`, those of K, k, P and p. P and p of `found` are for
+    t = 1..T."""
     K, k, P, p = found
     dK, dk, dP, dp = grads
     c = torch.zeros_like(p) if c is None else c

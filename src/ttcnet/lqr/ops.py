@@ -162,8 +162,8 @@ class _EagerPlan(torch.autograd.Function):
 
 
 class _TransformedPlan(torch.autograd.Function):
-    """Under torch.func. A mapped dimension becomes more tokens, so that all backends can do it; nothing is kept for the
-    backward pass, which makes its own check-points."""
+    """The plan under torch.func. A mapped dimension becomes more tokens, so that all backends can do it. Nothing is
+    saved for the backward pass, which makes its own check-points."""
 
     @staticmethod
     def forward(horizon: int, backend: str, *tensors: Tensor) -> Tensor:

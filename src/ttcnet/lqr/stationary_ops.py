@@ -42,7 +42,7 @@ def _plan_fake(*arguments: Any) -> Tensor:
 
 
 def _backward(*arguments: Any) -> list[Tensor]:
-    """By autograd through the same products once more."""
+    """Compute the gradients by autograd, through the products of the forward pass once more."""
     *tensors, g, horizon = arguments
     with torch.enable_grad():
         leaves: list[Any] = [None if x is None else x.detach().requires_grad_() for x in tensors]

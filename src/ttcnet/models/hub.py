@@ -19,7 +19,7 @@ HUB_OPTIONS = ("repo_id", "commit_message", "private", "token", "revision", "cre
 
 
 def write_card(text: str, folder: str | os.PathLike[str]) -> None:
-    """README.md in the folder, unless there is one."""
+    """Write README.md into the folder, unless it has one."""
     if not (Path(folder) / "README.md").exists():
         write_text(Path(folder) / "README.md", text)
 

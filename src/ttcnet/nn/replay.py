@@ -26,7 +26,8 @@ _lock = Lock()  # one thread at a time copies in, replays and copies out
 
 @cache
 def _recording(index: int, stream: int) -> tuple[torch.cuda.Stream, torch.cuda.CUDAGraph]:
-    """Where calls on a stream are recorded, and a graph whose memory all share: they never run at the same time.
+    """The stream on which calls of another stream are recorded, and a graph whose memory all recordings share, because
+    they never run at the same time.
 
     The recording stream is one that nobody else knows. Then the workspace of cuBLAS, which belongs to a stream, comes
     from that memory as well, and stays there when torch frees all workspaces, as CUDA graphs of torch.compile make it

@@ -83,7 +83,7 @@ class SystemContext(nn.Module):
         fill(self.log_pace, math.log(SLOWEST) * torch.linspace(0, 1, n).repeat(self.heads))
 
     def forward(self, inputs: Tensor) -> StationaryLQR:
-        """Problems from (N, inputs)."""
+        """The problems of N tokens, from the layer's projection (N, inputs)."""
         with without_autocast(inputs.device):
             inputs = inputs.to(working_dtype(inputs.dtype))
             dtype = inputs.dtype

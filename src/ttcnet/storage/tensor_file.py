@@ -74,7 +74,7 @@ def _reading(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def told(path: Path) -> Iterator[None]:
-    """While a file is read: turn its faults into an error of ours."""
+    """Turn faults of a file that is read inside the block into an error of ours."""
     try:
         yield
     except (SafetensorError, ValueError, RecursionError, KeyError, TypeError) as error:

@@ -65,7 +65,7 @@ class Mean:
 
 
 def average(values: Sequence[float]) -> Mean:
-    """Of one value a problem."""
+    """The mean of one value per problem, with its interval."""
     return ratio(values, [1] * len(values))
 
 

@@ -69,7 +69,7 @@ def restore_model(
 
 
 def read_like(tensors: Mapping[str, Tensor], key: str, like: Tensor, source: str) -> Tensor:
-    """This process's piece of a tensor that is kept: numbers, in the shape of another."""
+    """Read this process's piece of a stored tensor, which must have numbers and the shape of `like`."""
     piece = own_piece(like)
     whole = tensors.shape(key) if isinstance(tensors, Parts) else tuple(tensors[key].shape)
     value = None

@@ -75,7 +75,7 @@ def tokenize(messages: Messages, tokenizer: Any) -> Example:
 
 
 def _tokenized(many: list[Messages], tokenizer: Any) -> list[Example | ValueError]:
-    """`tokenize` for many conversations, which is faster. Errors are returned."""
+    """Tokenize many conversations at once, which is faster than `tokenize`. Errors are returned."""
     if tokenizer.chat_template is None:
         return [_plain(messages, tokenizer) for messages in many]
     turns = [
@@ -102,7 +102,7 @@ def _tokenized(many: list[Messages], tokenizer: Any) -> list[Example | ValueErro
 
 
 def _plain(messages: Messages, tokenizer: Any) -> Example:
-    """Without a chat template."""
+    """Make an example with a tokenizer that has no chat template."""
     parts = without_template(messages, tokenizer)
     labels = [ids if role == "assistant" else [IGNORED] * len(ids) for ids, role in parts]
     return Example([token for ids, _ in parts for token in ids], [label for part in labels for label in part])

@@ -48,14 +48,14 @@ class Objective(Protocol):
         the log, (counts,)."""
 
     def news(self, step: int, steps: int, loss: float, counted: list[float]) -> dict[str, float]:
-        """For the log: of the last `steps` steps up to `step`, over all processes."""
+        """The numbers of a line of the log: the last `steps` steps up to `step`, over all processes."""
 
     def describe(self, news: dict[str, float]) -> str:
-        """The same numbers as text, for the progress bar."""
+        """Put the numbers of `news` as text for the progress bar."""
 
 
 class Learner:
-    """Its state after a step depends on the objective and the seed alone.
+    """Trains one model. Its state after a step depends on the objective and the seed alone.
 
     A captured step, with its optimizer, is one CUDA graph. It is replayed on a stream of its own, so learners on one
     GPU run side by side (and then share the GPU's random numbers, for dropout).

@@ -63,7 +63,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> N
 
 
 def delete(path: Path) -> None:
-    """A checkpoint with its parts."""
+    """Delete a checkpoint and its parts."""
     path.unlink()
     for part in path.parent.glob(f"{path.stem}.part-*{path.suffix}"):
         part.unlink(missing_ok=True)
@@ -120,11 +120,11 @@ class Parts(Mapping[str, Tensor]):
         return self.read(name, tuple(slice(0, size) for size in self.shape(name)))
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of the whole tensor."""
+        """The shape of the whole tensor."""
         return self._shapes[name]
 
     def read(self, name: str, where: tuple[slice, ...]) -> Tensor:
-        """A part of a tensor."""
+        """Read the part `where` of a tensor."""
         start, size = tuple(part.start for part in where), tuple(part.stop - part.start for part in where)
         found: Tensor | None = None
         missing = 1

@@ -27,7 +27,7 @@ class Text(NamedTuple):
 
 
 class Question(NamedTuple):
-    """The same as tokens."""
+    """The tokens of a question and of its chain of thought."""
 
     prompt: list[int]
     thought: list[int]
@@ -41,8 +41,8 @@ class Questions(NamedTuple):
 
 
 class Trajectory(NamedTuple):
-    """Of one layer: the plan of the first token of the answer, (T, size), where it starts, (size,), and the states of
-    the tokens after it, (L, size)."""
+    """What one layer plans and what then happens: the plan of the first token of the answer, (T, size), the state that
+    it starts from, (size,), and the states of the tokens after it, (L, size)."""
 
     plan: Tensor
     start: Tensor
@@ -50,7 +50,7 @@ class Trajectory(NamedTuple):
 
 
 def written(source: Iterable[Row]) -> Iterator[Text]:
-    """Of rows such as {"problem": ..., "solution": ...}; see `ttcnet.tasks.chat` for other names of the fields."""
+    """Read texts from rows such as {"problem": ..., "solution": ...}; `ttcnet.tasks.chat` has other names of fields."""
     for place, content in source:
         try:
             *before, last = conversation(content)
@@ -100,7 +100,7 @@ def questions(texts: Iterable[Text], tokenizer: Any, limit: int | None = None, l
 
 @torch.no_grad()
 def trajectories(model: Any, asked: Iterable[Question], steps: int) -> Iterator[dict[str, Trajectory]]:
-    """For every question, the trajectory in every TTC layer, by name; all plans look `steps` ahead.
+    """Yield the trajectories of every question, one for each TTC layer by name; all plans look `steps` ahead.
 
     Plans and tokens meet in the space of the layer's states, all heads side by side: the state of a token is the start
     of its own plan, W_in norm(x), with x the residual stream where the layer reads it. The token that plans is not

@@ -38,7 +38,8 @@ class Local:
         self.plans = bool(ttc_layers(model))
 
     def facts(self) -> dict[str, str]:
-        """With a number for the weights, by their first values: another model under the same name is noticed."""
+        """What a resumed run compares: name, and a hash of the first values of all weights, so that another model under
+        the same name is noticed."""
         total = hashlib.sha256()
         for name, weight in sorted(self.model.named_parameters()):
             total.update(f"{name} {tuple(weight.shape)} {weight.detach().flatten()[:8].tolist()}".encode())
@@ -83,7 +84,7 @@ class Local:
             ]
 
     def prompt(self, ask: Ask) -> list[int]:
-        """As in fine-tuning."""
+        """Make the tokens of a question, by the same chat template as fine-tuning."""
         return [*prompt(ask.messages, self.tokenizer), *self._prefix(ask)]
 
     def _prefix(self, ask: Ask) -> list[int]:

@@ -98,7 +98,7 @@ def _backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, limi
 
 
 def _nothing_lost(family: Family) -> Tensor:
-    """For the largest 1 + w b' P b of every problem."""
+    """A buffer of zeros in which loops note the largest 1 + w b' P b of every problem."""
     return torch.zeros(family.a.shape[0] * family.a.shape[1], dtype=torch.float64)
 
 
@@ -156,8 +156,8 @@ def _spread(compute: Callable[..., None], family: Family, arguments: tuple[Any, 
 
 
 def in_pieces(compute: Callable[[int, int], None], pieces: list[tuple[int, int]], workers: int) -> None:
-    """compute(first, last) for all pieces. An interrupt does not wait for pieces that have begun: their threads are
-    daemons, which do not keep a process alive, and nobody else uses the memory that they write to."""
+    """Call compute(first, last) for all pieces. An interrupt does not wait for pieces that have begun; their threads
+    are daemons, which do not keep a process alive, and nobody else uses the memory that they write to."""
     done: SimpleQueue[BaseException | None] = SimpleQueue()
     stopped = threading.Event()
 

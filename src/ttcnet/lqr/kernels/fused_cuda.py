@@ -105,7 +105,7 @@ def _absorb(
     run: Run,
     marks: Tensor | None = None,
 ) -> None:
-    """Backward in time from P at step `top`. See fused_forward.cu."""
+    """Go backward in time from P at step `top`. See fused_forward.cu."""
     where = [bottom, top, end, every, points, *_parts(family, kept, top - bottom), u, marks]
     run(_launch("fused_forward", family), family.a.device, [*arguments(family, horizon), *where])
 
@@ -123,7 +123,7 @@ def _advance(
     chosen: Launch,
     run: Run,
 ) -> None:
-    """Forward in time from step `bottom`, gradients added up. See fused_backward.cu."""
+    """Go forward in time from step `bottom` and add gradients up. See fused_backward.cu."""
     where = [bottom, top, end, *_parts(family, kept, top - bottom), g, state, *grads]
     for kernel in (chosen, _launch("fused_backward_carefully", family)):
         run(kernel, family.a.device, [*arguments(family, horizon), *where])

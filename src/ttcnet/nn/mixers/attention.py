@@ -41,7 +41,7 @@ class KeysAndValues(State):
 
 @dataclass
 class Elsewhere(State):
-    """In place of a state: the keys and values are kept elsewhere, and the attention is computed there.
+    """Stands in for a state when another library stores the keys and values, and computes the attention.
 
     Args:
         position: of these tokens in their sequences, (batch or 1, length).

@@ -83,7 +83,7 @@ def _distance(total: Integer, orders: Integer, low: Integer, high: Integer) -> I
 
 @kernel
 def _move(puzzle: Array, solution: Array, random: Array, stack: Array) -> None:
-    """Another puzzle close by with the same solution: a given is taken away, and all cells but the other givens are
+    """Change a puzzle a little; its solution stays. A given is taken away, and all cells but the other givens are
     filled and emptied again in random order; then givens are emptied that are needed no longer."""
     place = random_below(random, np.int64(np.count_nonzero(puzzle)))
     kept = puzzle != 0

@@ -11,7 +11,7 @@ LEAST = 1e-4  # added to standard deviations
 
 
 class Terms(NamedTuple):
-    """Of every token: its loss, whether its ratio was clipped, and its divergence from the reference."""
+    """Three numbers of every token: loss, whether the ratio was clipped, and divergence from the reference."""
 
     loss: Tensor
     clipped: Tensor

@@ -171,11 +171,11 @@ class Policy:
         return logits.to(working_dtype(logits.dtype)) / self.config.temperature
 
     def logprobs(self, model: nn.Module, piece: Piece) -> Tensor:
-        """Of the tokens of answers."""
+        """The log-probabilities of the tokens of answers."""
         return _of_tokens(self.scores(model, piece).log_softmax(-1), piece)
 
     def remembered(self, model: nn.Module, pieces: Iterable[Batch], step: int) -> list[Batch]:
-        """Pieces with the log-probabilities from before the updates that the loss needs."""
+        """Add to pieces the log-probabilities from before the updates, which the loss needs."""
         several, found = self.config.updates > 1 or self.sampling is not None, list[Batch]()
         drawn, now = self.drawn_at(step), None if self.horizons is None else self.horizons.at(step)
         for (piece,) in pieces:
@@ -258,5 +258,5 @@ def _of_tokens(every: Tensor, piece: Piece) -> Tensor:
 
 
 def _seed(*parts: int) -> int:
-    """For one sample."""
+    """The seed of one sample, a hash of the parts."""
     return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:6], "big")

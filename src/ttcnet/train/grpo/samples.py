@@ -38,7 +38,7 @@ class Sample(NamedTuple):
 
 
 class GradingError(Exception):
-    """Some process could not grade an answer. Nothing was learned from the samples of the step, in any process."""
+    """A process could not grade an answer. No process has learned from the samples of the step."""
 
     def __init__(self, error: BaseException | None, about: str, first: int) -> None:
         super().__init__(str(error))

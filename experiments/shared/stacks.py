@@ -160,7 +160,7 @@ class Stack(ABC):
         self.flat.sub_(rates * (first / (1 - 0.9**count)) / ((second / (1 - 0.95**count)).sqrt() + 1e-8))
 
     @torch.no_grad()
-    def unexplained(self, tokens: Tokens, horizon: int, chosen: int | None = None) -> list[float]:
+    def judge(self, tokens: Tokens, horizon: int, chosen: int | None = None) -> list[float]:
         """The unexplained variance of every member, or of those with the chosen rate."""
         weights = self.weights
         if chosen is not None:

@@ -12,8 +12,8 @@ import typer
 
 from experiments.lqr_in_a_token import __main__ as lqr_in_a_token
 from experiments.lqr_in_a_token.arms import ARMS, OWN, SWITCHES, Switched, layer_of, plan_rank_one, towards
+from experiments.lqr_in_a_token.readers import Readers
 from experiments.lqr_in_a_token.tokens import STEPS, TASKS, UNSTABLE, draw, features, first_action, tokens
-from experiments.lqr_in_a_token.training import Readers
 from experiments.shared.stacks import Settings
 from ttcnet.lqr import LQR, ModulatedLQR, plan, solve
 
@@ -222,6 +222,6 @@ def test_the_layer_plans_better_than_an_mlp():
         while run.step < run.settings.steps:
             run.advance()
         fresh = tokens("diagonal", 4096, seed=2)
-        found[arm] = {T: mean(run.unexplained(fresh, T)) for T in (1, OWN)}
+        found[arm] = {T: mean(run.judge(fresh, T)) for T in (1, OWN)}
     assert found["ttc"][OWN] < 0.5 * found["mlp"][OWN], found
     assert found["ttc"][OWN] < 0.5 * found["ttc"][1], found

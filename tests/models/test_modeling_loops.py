@@ -193,7 +193,7 @@ def test_loops_that_recall_the_input():
         x = embedded
         for number in (1, 2, 3):
             x = x if number == 1 else body.recall.norm(x) + embedded
-            x = body.layers[0](x, horizon=4, at_work=(number % 2 == 0,))
+            x = body.layers[0](x, horizon=4, active=(number % 2 == 0,))
         assert torch.allclose(model.classifier(body.norm(x)), model(boards, loops=3).logits, atol=1e-5)
         assert not torch.allclose(cells(interleave="2:1").eval()(boards).logits, model(boards).logits, atol=1e-3)
         first = model(boards, loops=2)

@@ -21,7 +21,7 @@ def layer(request):
 
 
 def recorded(layer):
-    return len(layer._replays._records)
+    return len(layer._replays._recorded)
 
 
 def test_a_copy_starts_empty():

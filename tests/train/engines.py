@@ -112,7 +112,7 @@ class SmallTable(FineTuning):
         self.results, self.keep = ("done",), 1
 
     def go(self, out, **changes):
-        from experiments.math_small.training import fast, learner
+        from experiments.math_small.learner import fast, learner
         from ttcnet import adapter
         from ttcnet.settings import from_table
         from ttcnet.storage.reading import rows
@@ -146,7 +146,7 @@ class Diagnostic(Engine):
     @property
     def trained(self):
         from experiments.in_context_control.policies import Policies
-        from experiments.lqr_in_a_token.training import Readers
+        from experiments.lqr_in_a_token.readers import Readers
         from experiments.where_planning_pays.imitation import Imitation
 
         return {"token": Readers, "imitation": Imitation, "policies": Policies}[self.kind]

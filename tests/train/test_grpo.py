@@ -16,7 +16,7 @@ from tests.tasks import echo
 from tests.train.conftest import ADAPTER, run_settings
 from tests.train.test_sft_several import join, meet
 from tests.train.tiny import model, tokenizer
-from ttcnet.adapter.folder import with_adapter
+from ttcnet.adapter.base_with_adapter import with_adapter
 from ttcnet.cli import app
 from ttcnet.models import TTCNetConfig, TTCNetForCausalLM
 from ttcnet.settings import from_table

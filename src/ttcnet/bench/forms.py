@@ -89,8 +89,8 @@ def _passes(family: Family, horizon: int, g: Tensor, run: Run | None) -> tuple[C
         return fused_cuda.forward(family, horizon, False, run)[0]
 
     def both() -> dict[str, Tensor]:
-        u, kept = fused_cuda.forward(family, horizon, True, run)
-        grads = fused_cuda.backward(family, horizon, kept, g, run)
+        u, points = fused_cuda.forward(family, horizon, True, run)
+        grads = fused_cuda.backward(family, horizon, points, g, run)
         summed = [grad if grad.ndim == x.ndim else grad.sum(1) for grad, x in zip(grads, family, strict=True)]
         return {"u": u} | dict(zip(NAMES, summed, strict=True))
 

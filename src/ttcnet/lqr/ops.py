@@ -97,9 +97,9 @@ def _family(tensors: list[Tensor]) -> Family:
 
 def _plan(*arguments: Any) -> tuple[Tensor, Tensor]:
     *tensors, horizon, keep, backend = arguments
-    u, kept = _module(backend, tensors[0].device.type).forward(_family(tensors), horizon, keep)
+    u, points = _module(backend, tensors[0].device.type).forward(_family(tensors), horizon, keep)
     dtype = tensors[0].dtype
-    return u if u.dtype == dtype else u.to(dtype), kept
+    return u if u.dtype == dtype else u.to(dtype), points
 
 
 def _plan_asked(*arguments: Any) -> tuple[Tensor, Tensor]:
@@ -146,8 +146,8 @@ def _plan_backward_fake(*arguments: Any) -> list[Tensor]:
 class _EagerPlan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, horizon: int, backend: str, *tensors: Tensor) -> Tensor:
-        u, kept = _plan(*tensors, horizon, True, backend)
-        ctx.save_for_backward(*tensors, kept)
+        u, points = _plan(*tensors, horizon, True, backend)
+        ctx.save_for_backward(*tensors, points)
         ctx.horizon, ctx.backend = horizon, backend
         return u
 

@@ -233,7 +233,7 @@ def check(config: TTCNetConfig) -> None:
 
 def _check_loops(config: TTCNetConfig) -> None:
     for spec in config.blocks:
-        for name, every in zip(spec.names, (spec.every, *spec.each), strict=True):
+        for name, every in zip(spec.layer_names, (spec.every, *spec.each), strict=True):
             if every > config.loops:
                 remedy = f"Pass loops={every} or more, or leave {name.partition('@')[0]} without a number."
                 fail("pattern", f"must name passes among the {config.loops} loops", repr(name), remedy, "out-of-range")

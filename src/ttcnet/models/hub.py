@@ -26,7 +26,7 @@ def write_card(text: str, folder: str | os.PathLike[str]) -> None:
 
 def card(model: TTCNetPreTrainedModel) -> str:
     config, name = model.config, type(model).__name__
-    blocks = [" + ".join(spec.names) for spec in config.blocks]
+    blocks = [" + ".join(spec.layer_names) for spec in config.blocks]
     runs = ", ".join(f"{len(list(run))} x {kind}" for kind, run in groupby(blocks))
     loops, knob = (f", applied {config.loops} times", ", and so is `loops`") if config.loops > 1 else ("", "")
     parameters = f"{sum(parameter.numel() for parameter in model.parameters()):,}"

@@ -171,8 +171,8 @@ class TTCNetModel(TTCNetPreTrainedModel):
                 x = self.recall(x, embeddings)
             for block in self.layers:
                 if number % block.every == 0:
-                    at_work = tuple(number % each == 0 for each in block.each)
-                    x = block(x, mask=mask, horizon=horizon, past_key_values=memory, start=start, at_work=at_work)
+                    active = tuple(number % each == 0 for each in block.each)
+                    x = block(x, mask=mask, horizon=horizon, past_key_values=memory, start=start, active=active)
                 if every:
                     states.append(x)
         if isinstance(cache, MixerCache):

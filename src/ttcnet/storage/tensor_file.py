@@ -27,9 +27,9 @@ def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
 
 def write(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     """Write to a file that no other process uses yet."""
-    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with writing(path):
-        save_file(kept, path, metadata={"facts": json.dumps(facts)})
+        save_file(on_cpu, path, metadata={"facts": json.dumps(facts)})
 
 
 @contextmanager

@@ -36,8 +36,8 @@ def wilson(right: float, total: float) -> tuple[float, float]:
     """
     rate, square = right / total, NORMAL_95**2
     centre = (rate + square / (2 * total)) / (1 + square / total)
-    reach = NORMAL_95 / (1 + square / total) * sqrt(rate * (1 - rate) / total + square / (4 * total**2))
-    return (0.0 if rate == 0 else max(0.0, centre - reach)), (1.0 if rate == 1 else min(1.0, centre + reach))
+    margin = NORMAL_95 / (1 + square / total) * sqrt(rate * (1 - rate) / total + square / (4 * total**2))
+    return (0.0 if rate == 0 else max(0.0, centre - margin)), (1.0 if rate == 1 else min(1.0, centre + margin))
 
 
 def bootstrap(values: Sequence[float], draws: int = 10_000, seed: int = 0) -> tuple[float, float]:

@@ -46,8 +46,8 @@ def truth_of(family: ModulatedLQR, horizon: int, g: Tensor) -> Outputs:
     """Outputs of the reference, in float64."""
     tensors = [getattr(family, name).detach() for name in NAMES]
     problems = Family(*tensors)
-    u, kept = forward(problems, horizon, True)
-    grads = backward(problems, horizon, kept, g.to(u))
+    u, points = forward(problems, horizon, True)
+    grads = backward(problems, horizon, points, g.to(u))
     whole = [grad if grad.ndim == x.ndim else grad.sum(1) for grad, x in zip(grads, tensors, strict=True)]
     return {"u": u} | dict(zip(NAMES, whole, strict=True))
 

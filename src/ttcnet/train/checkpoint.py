@@ -100,7 +100,7 @@ def check_carried(tensors: Mapping[str, Tensor], carried: dict[str, Tensor], sou
         value = tensors.get(f"task/{name}")
         if value is None or value.shape != x.shape or value.dtype != x.dtype or not value.isfinite().all():
             shown = f"no task/{name}" if value is None else f"task/{name}, {value.dtype} {tuple(value.shape)}"
-            fail(source, "must hold the tensors that the last step handed on", shown, DAMAGED, code="damaged")
+            fail(source, "must hold the tensors that one step passes to the next", shown, DAMAGED, code="damaged")
 
 
 def random_states() -> dict[str, Tensor]:

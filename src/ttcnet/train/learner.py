@@ -35,7 +35,7 @@ class Objective(Protocol):
 
     steps: int
     counts: int  # numbers that `loss` counts
-    carried: dict[str, Tensor]  # handed on from step to step, changed in place and kept in checkpoints
+    carried: dict[str, Tensor]  # passed from step to step, changed in place, saved in checkpoints
 
     def rate(self, step: int) -> float:
         """The learning rate of a step. Groups of parameters have a share of it."""

@@ -38,7 +38,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> N
     (spread,) = any_of_all(any(map(is_spread, tensors.values())))
     parts = count() if spread else 1
     facts = facts | {"parts": parts, "save": of_first(secrets.token_hex(8))}
-    own, pieces, kept = part_of(path, rank()), dict[str, Any](), dict[str, Tensor]()
+    own, pieces, values = part_of(path, rank()), dict[str, Any](), dict[str, Tensor]()
     for name, tensor in tensors.items():
         piece = own_piece(tensor)
         if is_spread(tensor):
@@ -46,16 +46,16 @@ def write(path: Path, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> N
         elif not is_first_process():
             continue
         if piece.values.numel() or not is_spread(tensor):
-            kept[name] = piece.values
-    content = facts | {"pieces": {name: pieces[name] for name in kept if name in pieces}}
+            values[name] = piece.values
+    content = facts | {"pieces": {name: pieces[name] for name in values if name in pieces}}
     if is_first_process():
         with replacing(path) as new, together():
-            tensor_file.write(new, kept, content)
+            tensor_file.write(new, values, content)
         return
     try:
         with together():
             if parts > 1:
-                tensor_file.save(own, kept, content)
+                tensor_file.save(own, values, content)
     except SystemExit:
         with suppress(FileNotFoundError):
             own.unlink()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ttcnet.adapter.folder import with_adapter
+from ttcnet.adapter.base_with_adapter import with_adapter
 from ttcnet.command_options import usable
 from ttcnet.errors import fail
 from ttcnet.machine.torch_settings import avoid_cudnn

@@ -53,16 +53,16 @@ def forward(family: Family, horizon: int, keep: bool) -> tuple[Tensor, Tensor]:
 
 def _forward(family: Family, horizon: int, keep: bool, limit: float) -> tuple[Tensor, Tensor]:
     u = torch.empty_like(family.r_inv)
-    kept = u.new_empty(checkpoints(family, horizon) if keep else (0, 0, 0))
+    points = u.new_empty(checkpoints(family, horizon) if keep else (0, 0, 0))
     lost = _nothing_lost(family)
-    arguments = (horizon, stretch_length(horizon), keep, _flat(u), kept.numpy(), lost.numpy())
+    arguments = (horizon, stretch_length(horizon), keep, _flat(u), points.numpy(), lost.numpy())
     _spread(_compiled("forward", u.dtype), family, arguments)
     hard = _hard(family, lost, limit)
     if hard.any():
         some = _some(family, hard)
         way = reference.forward if u.dtype == torch.float64 else partial(_forward, limit=limit)
         u.flatten(0, 1)[hard] = way(some, horizon, False)[0].flatten(0, 1).to(u.dtype)
-    return u, kept
+    return u, points
 
 
 def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor) -> list[Tensor]:

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from experiments.math_small.training import fast, learner, micro_batches
+from experiments.math_small.learner import fast, learner, micro_batches
 from tests.train.tiny import model, sums, tokenizer
 from ttcnet import adapter
 from ttcnet.storage.reading import rows

@@ -39,7 +39,7 @@ class Readers(Stack):
             return tokens(settings.task, settings.judged, seed, device=self.device, **options)
 
         own = trained_at(settings.arm)
-        found = self.unexplained(fresh(1), own)
+        found = self.judge(fresh(1), own)
         validation = {f"{rate:g}": found[place :: len(settings.rates)] for place, rate in enumerate(settings.rates)}
         means = [mean(each) for each in validation.values()]
         if all(value != value for value in means):
@@ -47,7 +47,7 @@ class Readers(Stack):
             fail("rates", "must let a model learn", settings.rates, remedy, "diverged")
         chosen = means.index(min(value for value in means if value == value))
         results = [
-            {"tokens": name, "horizon": horizon, "unexplained": self.unexplained(evaluated, horizon, chosen)}
+            {"tokens": name, "horizon": horizon, "unexplained": self.judge(evaluated, horizon, chosen)}
             for name, evaluated in (("test", fresh(2)), ("held out", fresh(3, stretch=UNSTABLE)))
             for horizon in (TEST_HORIZONS if self.plans else (OWN,))
         ]

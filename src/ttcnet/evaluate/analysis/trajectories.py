@@ -78,25 +78,25 @@ def generated(folder: Path, steps: int | None = None) -> Iterator[Text]:
 def questions(texts: Iterable[Text], tokenizer: Any, limit: int | None = None, longest: int | None = None) -> Questions:
     """The first `limit` questions, each once, tokenised as they would be asked and answered; the model takes `longest`
     tokens."""
-    questions: dict[str, Question] = {}
+    distinct: dict[str, Question] = {}
     left_out: Counter[str] = Counter()
     for messages, text in texts:
-        if len(questions) == limit:
+        if len(distinct) == limit:
             break
         asked, thought = prompt(messages, tokenizer), tokenizer(text, add_special_tokens=False).input_ids
         if len(thought) < 2:
             left_out["of less than two tokens"] += 1
         elif longest is not None and len(asked) + len(thought) > longest:
             left_out["too long for the model"] += 1
-        elif str(messages) in questions:
+        elif str(messages) in distinct:
             left_out["with a question that came before"] += 1
         else:
-            questions[str(messages)] = Question(asked, thought)
-    if len(questions) < 2:
+            distinct[str(messages)] = Question(asked, thought)
+    if len(distinct) < 2:
         others = ", ".join(f"{count} rows {why}" for why, count in left_out.items()) or "no others"
-        found = f"{len(questions)} ({others})"
+        found = f"{len(distinct)} ({others})"
         fail("data", "must have at least 2 questions", found, "Pass more: one's plan meets another's text.", "no-data")
-    return Questions([*questions.values()], left_out)
+    return Questions([*distinct.values()], left_out)
 
 
 @torch.no_grad()

@@ -157,7 +157,7 @@ def test_messages_of_other_libraries_are_passed_on():
     ("command", "said"),
     [
         ("sft --model {model} --data {data} --out {out}", "Starting transformers ..."),
-        ("eval math {data} --model {model} --out {out}", "Reading the problems of data ..."),
+        ("eval math {data} --model {model} --out {out}", "Reading the examples of data ..."),
         ("eval likelihood {data} --model {model}", "Loading {model} ..."),
         ("eval lm --model {model} --out {out}", "Starting lm_eval ..."),
         ("analyse alignment --model {model} --data {data} --out {out}", "Starting transformers ..."),

@@ -28,7 +28,7 @@ class Likelihood:
         horizon: of TTC layers; None if there are none, or if they kept their own.
         per_token: over all tokens; the interval treats whole solutions as the sample.
         per_solution: of sums over the tokens of a solution.
-        each: those sums, in the order of the examples, to compare models problem by problem.
+        each: those sums, in the order of the examples, to compare models example by example.
     """
 
     horizon: int | None

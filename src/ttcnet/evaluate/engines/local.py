@@ -51,7 +51,7 @@ class Local:
         room = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         longest = max(len(self.prompt(ask)) for ask in asks)
         if room is not None and longest + max_tokens > room:
-            remedy = f"Pass --max-tokens {room - longest} or less." if room > longest else "Leave out long problems."
+            remedy = f"Pass --max-tokens {room - longest} or less." if room > longest else "Leave out long examples."
             rule = f"must leave room for prompts of up to {longest} tokens in the {room} that the model takes"
             fail("max-tokens", rule, max_tokens, remedy, "too-long")
 

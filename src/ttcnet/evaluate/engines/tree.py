@@ -59,7 +59,7 @@ class Tree:
     engine: Engine
     breadth: int = 2
     depth: int = 4
-    together: int = 32  # problems in a group
+    together: int = 32  # examples in a group
 
     @property
     def plans(self) -> bool:

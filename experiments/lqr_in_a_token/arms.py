@@ -22,7 +22,7 @@ SWITCHES: dict[str, dict[str, int]] = {  # numbers that a head draws more: so ma
     "homogeneous-pure": {}, "homogeneous-bounded": {}, "target": {"target": 1}, "rank-one": {"p": 0, "q": 0},
 }  # fmt: skip
 SYSTEM: dict[str, Any] = {"heads": 2, "state_size": 8, "rank": 64, "context": "system"}  # a layer that writes systems
-HORIZONS = {"fixed": "fixed:8", "one": "fixed:1", "system-one": "fixed:1"}  # of training; other arms draw theirs
+HORIZONS = {"fixed": "fixed:8", "one": "fixed:1", "system-one": "fixed:1"}  # in training; other arms draw theirs
 UNDECAYED = {"undecayed-bases": ("bases_B", "bases_C")}  # weights that an arm spares from weight decay
 ARMS = ("ttc", "head", "system", "mlp", "mlp-2.5", *HORIZONS, *SWITCHES, "homogeneous", *UNDECAYED)
 

@@ -20,7 +20,7 @@ from ttcnet.train.examples import Example, Examples, prepare
 TASKS = ("math", "countdown")
 MAX_LENGTH = 1024  # longer rows are not trained on; they are counted
 HELD_OUT = 500
-LIMITS = {"math": 256, "countdown": 128}  # of new tokens in an answer
+LIMITS = {"math": 256, "countdown": 128}  # the most new tokens of an answer
 DIFFICULTY = countdown.Difficulty(numbers=(3, 4), largest=30)
 PUZZLES = {"train": 40_000, "test": 1000}
 

@@ -76,7 +76,7 @@ class Stack(ABC):
 
     def __init__(self, settings: Settings, device: str = "cpu") -> None:
         self.settings, self.device, self.step, self.steps = settings, device, 0, settings.steps
-        self.losses = torch.empty(0)  # of every member, at the last step
+        self.losses = torch.empty(0)  # loss of every member at the last step
         self.pool = self._pool()
         self.scale = self.pool.y.std(0)
         size = {name: getattr(settings, name) for name in ("width", "heads", "state_size", "rank")}

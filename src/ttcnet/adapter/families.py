@@ -34,7 +34,7 @@ from ttcnet.models.pattern import TTC
 from .config import TTCAdapterConfig
 from .decoder import Backbone, Generator, LayerWithInserted, Norms, adapter_of
 
-PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}  # of a decoder layer
+PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}  # attributes that a decoder layer must have
 
 SIZES = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",

@@ -52,7 +52,7 @@ class Origin:
     config: Any
     layers: Any
     training: bool
-    base_name: str | None = None  # of the model that layers were inserted into, in this process
+    base_name: str | None = None  # name of the model that layers were inserted into, in this process
     unsaved = False  # whether they are in no file
     beside_lora = False  # whether they are trained in place while PEFT trains something else
 

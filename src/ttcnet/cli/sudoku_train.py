@@ -14,7 +14,7 @@ from ttcnet.extras import require
 from ttcnet.tasks.sudoku.settings import ARCHITECTURES, SudokuTraining
 from ttcnet.terminal.console import say, tell
 
-OPTIONS = [each.name for each in fields(SudokuTraining) if each.name not in ("warm_up", "clip")]  # of the command
+OPTIONS = [each.name for each in fields(SudokuTraining) if each.name not in ("warm_up", "clip")]
 Data = Annotated[Path, typer.Option(help="CSV of puzzle,solution, plain or gzip.")]
 
 

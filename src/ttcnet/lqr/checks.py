@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..bounds import check_reach
+from ..bounds import check_horizon
 from ..errors import fail as fail
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -58,7 +58,7 @@ def horizon(value: object) -> int:
         fail("horizon", "must be an integer", repr(value), remedy, "type")
     if steps < 0:
         fail("horizon", "must be 0 or more", steps, remedy, "too-small")
-    check_reach("horizon", steps)
+    check_horizon("horizon", steps)
     return steps
 
 

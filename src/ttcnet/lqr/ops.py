@@ -24,7 +24,7 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 from torch.onnx import is_in_onnx_export
 
-from ..bounds import check_reach
+from ..bounds import check_horizon
 from ..errors import fail
 from .adjoint import refuse_second_derivatives
 from .arithmetic import working_dtype
@@ -108,7 +108,7 @@ def _plan_asked(*arguments: Any) -> tuple[Tensor, Tensor]:
     if horizon < 1:
         remedy = "Leave the layer out for none."
         fail("horizon", "must be 1 or more in an exported program", horizon, remedy, "too-small")
-    check_reach("horizon", horizon)
+    check_horizon("horizon", horizon)
     return _plan(*arguments)
 
 

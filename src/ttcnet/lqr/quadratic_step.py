@@ -16,7 +16,8 @@ from .expansion import Quadratic, convex
 from .problem import LQR
 from .solve import solve
 
-TURNS = 10  # of the active set; then actions are clipped, and the problem is regularised more if that does not help
+# the most changes of the active set; then actions are clipped, and more regularisation follows if that does not help
+TURNS = 10
 
 
 class Step(NamedTuple):

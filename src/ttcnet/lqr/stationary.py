@@ -164,7 +164,7 @@ def _cost_to_go(A: Tensor, G: Tensor, Q: Tensor, end: Tensor, steps: int | Tenso
     """P of the optimal cost 1/2 h' P h of `steps` steps from h, Q of h itself included, and `end` behind them."""
     H, P = Q, end
     one = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
-    own = steps if isinstance(steps, Tensor) else None  # of every token
+    own = steps if isinstance(steps, Tensor) else None  # horizons, one per token
     most = steps if own is None else int(own.max())
     while most:
         if own is not None or most % 2:

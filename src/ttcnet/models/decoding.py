@@ -41,7 +41,7 @@ def drawn(scores: Tensor, uniform: Tensor | None, temperature: float) -> Tensor:
     mass = (scores / temperature).double().softmax(-1).cumsum(-1)
     point = uniform.double() * mass[:, -1]
     chosen = torch.searchsorted(mass, point[:, None], right=True)[:, 0]
-    return chosen.clamp_max(scores.shape[-1] - 1)  # of NaN
+    return chosen.clamp_max(scores.shape[-1] - 1)  # NaN would choose a place behind the last
 
 
 def ends_of(model: Any, tokenizer: Any) -> list[int]:

@@ -26,7 +26,7 @@ class Conventions:
     """
 
     config: Any
-    uses_cache: bool  # as the model was made: transformers' Trainer sets config.use_cache to False for good
+    uses_cache: bool  # config.use_cache when the model was made: transformers' Trainer sets it to False for good
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]

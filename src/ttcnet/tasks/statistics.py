@@ -9,7 +9,7 @@ from statistics import fmean
 
 from ttcnet.errors import fail
 
-NORMAL_95 = 1.959963984540054  # of the normal distribution, 95 % lie within so many standard deviations
+NORMAL_95 = 1.959963984540054  # 95 % of a normal distribution lie within so many standard deviations
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:

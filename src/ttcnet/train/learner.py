@@ -100,13 +100,13 @@ class Learner:
         self.bf16 = bf16 and not sharded  # FSDP2 does it
         self._trained = trained_parameters(self.model)
         self.average = [p.detach().clone() for p in self._trained.values()] if ema else []
-        self.sums = torch.zeros(2 + objective.counts, device=self.device)  # of loss, norm of the gradients, counts
+        self.sums = torch.zeros(2 + objective.counts, device=self.device)  # loss, norm of the gradients, counts
         self._since = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stream = torch.cuda.Stream() if captured else None
         # a captured step reads its batch here
         self._fixed = [x.clone() for x in objective.begin(0)[0]] if captured else []
-        seed_all(seed)  # of dropout
+        seed_all(seed)  # random numbers of dropout
 
     def advance(self) -> None:
         """Take one step."""

@@ -32,7 +32,7 @@ from ..engines.local import load
 from .trajectories import Questions, generated, questions, trajectories, written
 
 PLANS = ("plan", "start")  # aligned with the text: planned states; for comparison, their first state at every step
-DRAWS = 10_000  # of the bootstrap
+DRAWS = 10_000  # draws of the bootstrap
 
 
 def path_mean(scores: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from ttcnet.tasks.chat import prompt
 
 from .base import CUT, Answer, Ask, Groups, Sampling, Watch, unwatched
 
-SHARE = 0.7  # of the free memory that a batch may take, by estimate
+SHARE = 0.7  # the share of free memory that a batch may take, by estimate
 
 
 class Local:

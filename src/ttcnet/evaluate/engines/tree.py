@@ -19,7 +19,7 @@ A solution, as far as it goes:
 
 How likely is it that this leads to the right answer? Reply with one number, from 1 (impossible) to 10 (certain)."""
 NUMBER = re.compile(r"\d+")
-DIGITS = 4  # of a number that can be a rating
+DIGITS = 4  # the most digits of a number that can be a rating
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def _backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, limi
     for k, x in ((1, family.B), (2, family.Q)):
         if x.ndim == 3:
             grads[k] = x.new_zeros(x.shape[0], heads, *x.shape[1:])
-    grads[5] = torch.zeros_like(family.a)  # of decay_A, for every state
+    grads[5] = torch.zeros_like(family.a)  # the gradient of decay_A, for every state
     lost = _nothing_lost(family)
     arguments = (horizon, stretch_length(horizon), checkpoints.numpy(), _flat(g), *(_flat(x) for x in grads))
     _spread(_compiled("backward", g.dtype), family, (*arguments, lost.numpy()))
@@ -140,7 +140,7 @@ def _spread(compute: Callable[..., None], family: Family, arguments: tuple[Any, 
     fields = family._replace(B=B, Q=Q, decay_A=family.decay_A.expand(tokens, heads, n).contiguous())
     arrays = tuple(_flat(x) for x in fields)
     workers = max(1, min(torch.get_num_threads(), problems // 8))  # fewer than eight on a thread leave SIMD idle
-    effort = arguments[0] * (n * n * family.r_inv.shape[-1] + 100)  # of a problem, in multiplications
+    effort = arguments[0] * (n * n * family.r_inv.shape[-1] + 100)  # multiplications of a problem
     if problems * effort > PIECE:
         size = min(max(1, PIECE // effort // BLOCK) * BLOCK, -(-problems // workers))
         pieces = [(first, min(first + size, problems)) for first in range(0, problems, size)]

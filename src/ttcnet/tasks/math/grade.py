@@ -21,7 +21,7 @@ from ttcnet.errors import fail
 from ..task import Verdict
 
 PACKAGES = ("math-verify", "antlr4-python3-runtime")  # other versions of them grade differently
-SECONDS = 5.0  # of processor time, so that a busy machine does not change verdicts
+SECONDS = 5.0  # processor time of an answer, so that a busy machine does not change verdicts
 
 
 def grade(gold: str, text: str) -> bool:

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from ttcnet.errors import fail
 from ttcnet.tasks.statistics import wilson
 
-BANDS = ((0, 0), (1, 3), (4, 9), (10, 29), (30, None), (10, None))  # of ratings; the last is the two before it together
+# ranges of ratings; the last is the two before it together
+BANDS = ((0, 0), (1, 3), (4, 9), (10, 29), (30, None), (10, None))
 
 
 @dataclass(frozen=True)

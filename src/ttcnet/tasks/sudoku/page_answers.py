@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Question = dict[str, list[str]]
     Wanted = Callable[[], bool]
 
-HORIZONS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # of the curves; all up to the last would take 5 times as long
+HORIZONS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # points of the curves; all up to the last would take 5 times as long
 MOST_LOOPS = 256
 
 

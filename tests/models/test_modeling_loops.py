@@ -245,13 +245,13 @@ def test_blocks_compile_once_however_many_loops():
 
 
 def test_interleaving_counts_every_pass():
-    def names(interleave, blocks, loops):
-        return [plan.names for plan in blocks_of(interleaved(interleave, blocks, "attention", loops=loops))]
+    def layers(interleave, blocks, loops):
+        return [block.layer_names for block in blocks_of(interleaved(interleave, blocks, "attention", loops=loops))]
 
-    assert names("8:1", 1, 32) == [("attention", "ttc@8")]
-    assert names("1:1", 1, 32) == [("attention", "ttc")]
-    assert names("8:2", 2, 16) == [("attention",), ("attention", "ttc@4", "ttc@4")]
-    assert names("2:1", 4, 8) == [("attention",), ("attention", "ttc")] * 2
+    assert layers("8:1", 1, 32) == [("attention", "ttc@8")]
+    assert layers("1:1", 1, 32) == [("attention", "ttc")]
+    assert layers("8:2", 2, 16) == [("attention",), ("attention", "ttc@4", "ttc@4")]
+    assert layers("2:1", 4, 8) == [("attention",), ("attention", "ttc")] * 2
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,8 @@ def _gradients(
     for F_, B_, Y_, y_, k_, c_, dP_, dp_ in zip(*(x.unbind(d) for x, d in zip(steps, dims, strict=True)), strict=True):
         f = apply(F_, g[-1]) + apply(B_, y_)
         Z = Y_ + outer(k_, g[-1])
-        reach = apply(B_, k_)
-        through = F_ @ G[-1] @ F_.mT + B_ @ Z @ F_.mT + outer(apply(B_, y_), reach) + outer(f, c_)
+        pushed = apply(B_, k_)
+        through = F_ @ G[-1] @ F_.mT + B_ @ Z @ F_.mT + outer(apply(B_, y_), pushed) + outer(f, c_)
         G.append(symmetrise(dP_ + through))
         g.append(dp_ + f)
 

@@ -102,9 +102,9 @@ def backward(problems: Family, horizon: int, checkpoints: Tensor, g: Tensor) -> 
         z_, lam_, h_ = step.respond(A * h_, r=unit * pull if t == 1 else None)  # g pulls at the first step only
         u, u_ = unit * z, unit * z_
         # B_t' λ = -z / R^-1/2 and B_t' λ~ + g = -z~ / R^-1/2, which keeps the digits that the sum would lose
-        reach, reach_ = factor_B * apply(B.mT, lam), factor_B * apply(B.mT, lam_)
-        forced = reach_ + pull if t == 1 else reach_
-        exact, exact_ = (torch.where(unit > 0, -y / unit, y2) for y, y2 in ((z, reach), (z_, forced)))
+        slope, slope_ = factor_B * apply(B.mT, lam), factor_B * apply(B.mT, lam_)
+        forced = slope_ + pull if t == 1 else slope_
+        exact, exact_ = (torch.where(unit > 0, -y / unit, y2) for y, y2 in ((z, slope), (z_, forced)))
 
         through_A = factor_A * (lam * before_ + lam_ * before)
         grad.a.add_(through_A)

@@ -111,7 +111,7 @@ def backward(problems: Family, horizon: int, checkpoints: Tensor, g: Tensor) -> 
         through_decay = -t * a * through_A
         grad.decay_A.add_(through_decay.sum(-1, keepdim=True) if decay_A.shape[-1] == 1 else through_decay)
         grad.B.add_(outer(lam, factor_B * u_) + outer(lam_, factor_B * u))
-        grad.decay_B.sub_(t * (exact * u_ + (reach_ if t == 1 else exact_) * u))
+        grad.decay_B.sub_(t * (exact * u_ + (slope_ if t == 1 else exact_) * u))
         grad.r_inv.sub_(exact * exact_)
         if t == 1:
             grad.h0.copy_(A * lam_)

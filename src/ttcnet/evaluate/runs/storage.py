@@ -117,7 +117,7 @@ def _is_scores(value: Any) -> bool:
 
 
 def settings_of(folder: Path, **fields: type) -> dict[str, Any]:
-    """Those of the evaluation, with at least these fields."""
+    """Read the settings of an evaluation, which must have at least these fields."""
     if not (folder / SETTINGS).is_file():
         near = (
             path for depth in DEPTHS for path in folder.glob(f"{depth}{SETTINGS}")

@@ -36,7 +36,7 @@ ROWS = [
     },
     {"lqr"},
     {"testing"},
-    {"environment"},
+    {"environment", "run_folder"},
     {"nn"},
     {"models", "adapter"},
     {"tasks"},

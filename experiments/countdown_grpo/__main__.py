@@ -27,11 +27,12 @@ from ttcnet.environment import provenance
 from ttcnet.errors import errors_as_sentences, fail
 from ttcnet.evaluate import wilson
 from ttcnet.models.loading import causal_lm
+from ttcnet.run_folder import SETTINGS
 from ttcnet.storage.writing import write_json, write_lines
 from ttcnet.tasks import countdown
 from ttcnet.train.grpo.run import reinforce
 from ttcnet.train.grpo.settings import Reinforcement
-from ttcnet.train.run import LOG, SETTINGS
+from ttcnet.train.run import LOG
 from ttcnet.train.run import Run as TrainingRun
 from ttcnet.train.settings import FineTuning
 

@@ -27,7 +27,7 @@ from ttcnet.command_options import usable
 from ttcnet.errors import errors_as_sentences, fail
 from ttcnet.evaluate import wilson
 from ttcnet.nn.options import check_gain
-from ttcnet.settings import check_settings
+from ttcnet.run_folder import check_settings, settings_of
 from ttcnet.storage.writing import write_json
 from ttcnet.terminal.console import tell
 
@@ -172,12 +172,9 @@ def _is_done(folder: Path) -> bool:
 
 def _check_same(folder: Path, asked: dict[str, Any]) -> None:
     """A finished run must have the requested settings."""
-    from ttcnet.train.run import settings_of  # late, since it takes seconds
-
     fields = ("adapter", "horizon", "epochs", "lr", "inserted_lr", "steps", "batch")
-    both = [each | {"inserted_lr": each.get("inserted_lr") or each["lr"]} for each in (settings_of(folder), asked)]
-    then, now = ({name: each[name] for name in fields} for each in both)
-    check_settings(folder, then, now)
+    then, now = (each | {"inserted_lr": each.get("inserted_lr") or each["lr"]} for each in (settings_of(folder), asked))
+    check_settings(folder, then, now, only=fields)
 
 
 def _grade(task: str, folder: Path) -> None:

@@ -20,8 +20,8 @@ from typing import Any
 
 from experiments.commands import current
 from experiments.shared.tables import check_alike
+from ttcnet.run_folder import settings_of
 from ttcnet.tasks.statistics import ratio
-from ttcnet.train.run import settings_of
 
 Result = dict[str, Any]
 OWN = 8  # the horizon of TTC-Net if a table does not name one

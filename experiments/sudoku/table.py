@@ -11,7 +11,7 @@ from typing import Any
 
 from experiments.commands import current
 from experiments.shared.tables import check_alike
-from ttcnet.train.run import settings_of
+from ttcnet.run_folder import settings_of
 
 NAMES = {
     "ttc": "TTC-Net", "transformer": "Transformer", "mamba": "Mamba", "mamba2": "Mamba2", "gdn": "GDN", "samba": "Samba"

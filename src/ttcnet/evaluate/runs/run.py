@@ -24,7 +24,7 @@ from ttcnet.tasks.task import check_prompt, digest, graded
 from ttcnet.terminal.progress_bars import Bar, Description
 
 from ..engines.base import FAILED, Answer, Ask, Engine, Sampling
-from .storage import Key, RunFolder, generations, key_of
+from .storage import Generations, Key, generations, key_of
 from .summary import summarise
 
 GRADING_THREADS = min(8, os.cpu_count() or 1)
@@ -114,7 +114,8 @@ def run(
     An interrupted run loses its current batch. Failed samples are tried again when it is resumed.
     """
     check(engine, config)
-    stored = RunFolder(folder, config.settings() | engine.facts(), _questions(config), rank)
+    settings, packages = config.settings() | engine.facts(), config.task.packages
+    stored = Generations(folder, settings, _questions(config), rank, packages)
     done = stored.done()
     share = config.keys()[rank::world]
     count = len(share) - sum(key not in done for key in share)

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from tests.raising import raises, told
 from ttcnet.cli import app
-from ttcnet.model_names import ADAPTER, PEFT, check_model, is_path, loading
+from ttcnet.model_names import ADAPTER, PEFT, REMEDY, check_model, is_path, loading
 from ttcnet.storage.reading import is_file
 
 COMMANDS = [
@@ -50,8 +50,8 @@ def told_early(given, **environment):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_wrong_path_is_an_error_before_anything_heavy_is_imported(command, words, tmp_path):
     said = told_early([*words(command), "--model", "./nope"])
-    assert said.startswith("model must be a folder with a model and its tokenizer, or a name of the Hub; got ")
-    assert "'./nope', which does not exist. " in said
+    assert said.startswith("model ")
+    assert told(said, "not-found", "model", "'./nope', which does not exist")
     assert not (tmp_path / "out").exists()
 
 
@@ -108,21 +108,21 @@ def test_a_model_without_its_tokenizer(command, words, tmp_path):
 
 
 def test_folders_that_hold_something_else(tmp_path):
-    def complaint(name):
-        with pytest.raises(FileNotFoundError) as found:
+    def refused(name, value):
+        with raises("not-found", "model", value) as found:
             check_model(str(name))
-        return str(found.value)
+        return found.value.remedy
 
     file = tmp_path / "file"
     file.write_text("")
-    assert "which is no folder" in complaint(file)
-    assert "has no config.json. Check the name and the files." in complaint(tmp_path)
+    refused(file, "which is no folder")
+    assert refused(tmp_path, "has no config.json") == REMEDY
     (tmp_path / "model").mkdir()
     model_files(tmp_path / "model")
-    assert f"has no config.json. Pass {tmp_path / 'model'}. [" in complaint(tmp_path)
+    assert str(tmp_path / "model") in refused(tmp_path, "has no config.json")
     check_model(str(tmp_path / "model"))
     (tmp_path / ADAPTER).write_text("")
-    assert "It is an adapter: pass it as --adapter, and its base as --model." in complaint(tmp_path)
+    assert "--adapter" in refused(tmp_path, "has no model")
 
 
 def test_paths_and_names_of_the_hub(tmp_path, monkeypatch):

@@ -27,6 +27,7 @@ from ttcnet.environment import provenance
 from ttcnet.errors import errors_as_sentences, fail
 from ttcnet.evaluate import wilson
 from ttcnet.models.loading import causal_lm
+from ttcnet.nn import ttc_layers
 from ttcnet.run_folder import SETTINGS
 from ttcnet.storage.writing import write_json, write_lines
 from ttcnet.tasks import countdown
@@ -138,7 +139,7 @@ def asked(workshop: Workshop, folder: Path) -> list[dict[str, Any]]:
     model = causal_lm(str(folder), torch.bfloat16 if workshop.device.type == "cuda" else torch.float32).eval()
     nn.Module.to(model, workshop.device)
     found = []
-    for steps in HORIZONS if getattr(model.config, "inserted", None) == "ttc" else (None,):
+    for steps in HORIZONS if ttc_layers(model) else (None,):
         if steps is not None:
             adapter.set_horizon(model, steps)
         verdicts = grade("countdown", list(workshop._answers(model, workshop.task.benchmarks[0])))

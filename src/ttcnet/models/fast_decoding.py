@@ -16,6 +16,7 @@ from transformers import AttentionInterface, StaticCache
 
 from ttcnet.errors import not_finite
 from ttcnet.nn import ttc_layers
+from ttcnet.nn.inserted import inserted_kinds
 
 from .decoding import Decoded, batches, drawn, noise
 
@@ -23,7 +24,7 @@ GROUPED = "grouped_with_own_mask"  # transformers makes no mask for attention th
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 TOKENS = 2**19  # in a batch, prompts and answers together
 GLANCE = 32  # tokens between two looks at whether all rows have ended
-GROWING = ("attention", "samba")  # mixers whose states grow, which cannot be replayed
+GROWING = {"attention", "samba"}  # mixers whose states grow, which cannot be replayed
 EAGER = 3  # tokens before a graph is recorded, because first calls also set things up
 
 
@@ -100,9 +101,9 @@ class _Rows:
         self.ids = torch.tensor([[filler] * (width - len(p)) + [*p] for p in prompts], device=device)
         self.real = torch.tensor([[False] * (width - len(p)) + [True] * len(p) for p in prompts], device=device)
         self.cache = StaticCache(config=model.config, max_cache_len=length)
-        growing = getattr(model.config, "inserted", None) in GROWING
+        self.kinds = inserted_kinds(model)
         waits = any(layer.context_kind == "system" for layer in ttc_layers(model).values())  # for its linear systems
-        self.captured = device.type == "cuda" and not growing and not waits
+        self.captured = device.type == "cuda" and not self.kinds & GROWING and not waits
         self.ends = torch.tensor(ends, dtype=torch.long, device=device)
         self.uniform, self.temperature = None if uniform is None else uniform.to(device), temperature
         self.made = torch.full((len(prompts), limit), filler, device=device)
@@ -135,7 +136,7 @@ class _Rows:
 
     def _scores(self, ids: Tensor, mask: Tensor, position: Tensor, real: Tensor) -> Tensor:
         options: dict[str, Any] = dict(past_key_values=self.cache, use_cache=True, logits_to_keep=1)
-        if hasattr(self.model.config, "inserted"):
+        if self.kinds:
             options["token_mask"] = real
         return self.model(input_ids=ids, attention_mask=mask, position_ids=position, **options).logits[:, -1]
 

@@ -17,6 +17,7 @@ from ttcnet.lqr.arithmetic import working_dtype
 from ttcnet.machine.processes import count, rank, total
 from ttcnet.nn import ttc_layers
 from ttcnet.nn.horizon import parse
+from ttcnet.nn.inserted import inserted_parameters
 
 from .examples import IGNORED, Example, padded
 from .schedule import parameter_groups, warm_up_and_cosine
@@ -53,7 +54,7 @@ class Answers:
         """The trained parameters, in groups. Inserted layers may have a learning rate of their own."""
         config = self.config
         share = 1.0 if config.inserted_lr is None else config.inserted_lr / config.lr
-        apart = adapter.parameters(self.model).values() if config.inserted_lr is not None else ()
+        apart = inserted_parameters(self.model) if config.inserted_lr is not None else ()
         return parameter_groups(
             self.model, config.weight_decay, spared=lambda name: name.endswith("bias"), apart=apart, share=share
         )

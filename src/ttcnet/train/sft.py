@@ -21,6 +21,7 @@ from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.models.sharded_loading import without_weights
 from ttcnet.nn import ttc_layers
 from ttcnet.nn.horizon import parse
+from ttcnet.nn.inserted import inserted_kinds
 from ttcnet.nn.options import CONTEXTS
 from ttcnet.terminal.console import tell
 
@@ -145,9 +146,10 @@ def _load(config: FineTuning, trust_remote_code: bool) -> tuple[Any, Callable[[n
 def _insert(model: Any, config: FineTuning) -> Any:
     torch.manual_seed(config.seed)
     if config.adapter is not None:
-        if (there := getattr(model.config, "inserted", None)) is not None:
+        if there := inserted_kinds(model):
+            rule = "must be none for a model that has its layers already"
             remedy = 'Pass --insert none, or adapter = "none".'
-            fail("insert", "must be none for a model that has its layers already", there, remedy, "has-layers")
+            fail("insert", rule, ", ".join(sorted(there)), remedy, "has-layers")
         adapter.insert(model, TTCAdapterConfig.from_dict(config.adapter))
         for parameter in adapter.parameters(model).values():
             wide = torch.promote_types(parameter.dtype, torch.float32)  # though the base may be in bfloat16

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ttcnet import adapter
 from ttcnet.errors import fail
 from ttcnet.lqr.arithmetic import working_dtype
 from ttcnet.machine.processes import count, rank, total
 from ttcnet.models.horizon_and_loops import horizon, horizon_of, set_horizon
 from ttcnet.nn.horizon import parse
+from ttcnet.nn.inserted import inserted_parameters
 from ttcnet.terminal.console import tell
 
 from ..learner import Batch, Learner
@@ -90,7 +90,7 @@ class Policy:
     def groups(self) -> list[dict[str, Any]]:
         """The trained parameters, in groups. Inserted layers may have a learning rate of their own."""
         config = self.config
-        apart = () if config.inserted_lr is None else adapter.parameters(self.model).values()
+        apart = () if config.inserted_lr is None else inserted_parameters(self.model)
         share = 1.0 if config.inserted_lr is None else config.inserted_lr / config.lr
         return parameter_groups(
             self.model, config.weight_decay, spared=lambda name: name.endswith("bias"), apart=apart, share=share

@@ -17,7 +17,7 @@ from ttcnet.errors import fail
 from ttcnet.machine.processes import join_job
 from ttcnet.machine.torch_settings import avoid_cudnn
 from ttcnet.models.loading import causal_lm, tokenizer_of
-from ttcnet.nn import ttc_layers
+from ttcnet.nn.inserted import inserted_layers
 from ttcnet.tasks import Example, Task, find
 from ttcnet.tasks.task import digest, graded, read_examples
 from ttcnet.terminal.console import tell
@@ -104,14 +104,14 @@ def start(model: Any, config: Reinforcement) -> Any:
         fail("train", "must not be 'inserted' for an adapter with LoRA", config.adapter, remedy, "conflict")
     if config.adapter is not None:
         model = to_train(model, config.adapter)
-    if config.inserted_lr is not None and not _inserted(model):
+    if config.inserted_lr is not None and not inserted_layers(model):
         remedy = "Leave it out, or start from a model with inserted layers."
         fail("inserted_lr", "must not be given without inserted layers", config.inserted_lr, remedy, "conflict")
     if config.train == "all":
         return (model.merge_and_unload() if lora else model).requires_grad_(True)
     if config.train == "lora" and not lora:
         model = add_lora(model, config.lora_rank)
-    if config.adapter is not None and _inserted(model):
+    if config.adapter is not None and inserted_layers(model):
         adapter.freeze_base(model)
     return model
 
@@ -156,10 +156,6 @@ def _train(trained: PolicyLearner, run: Run, config: Reinforcement) -> None:
         if trained.step:
             run.save(trained.step, trained.state() | random_states())
         failed.report()
-
-
-def _inserted(model: Any) -> bool:
-    return bool(ttc_layers(model)) or getattr(model.config, "inserted", None) is not None
 
 
 def _settings(config: Reinforcement, examples: Sequence[Example], held_out: Sequence[Example]) -> dict[str, Any]:

@@ -125,8 +125,6 @@ def started(workshop: Workshop, made: Made, folder: Path) -> Path:
         if inserted is not None:
             adapter.insert(model, adapter.TTCAdapterConfig.from_dict(OF_THE_TABLES | inserted))
         workshop._train(model, config, opened)
-        if inserted is not None:
-            adapter.set_horizon(model, adapter.TTCAdapterConfig().horizon)  # not that of the last step
         with opened.result("model") as new:
             model.save_pretrained(new)
             workshop.tokenizer.save_pretrained(new)
@@ -140,9 +138,7 @@ def asked(workshop: Workshop, folder: Path) -> list[dict[str, Any]]:
     nn.Module.to(model, workshop.device)
     found = []
     for steps in HORIZONS if ttc_layers(model) else (None,):
-        if steps is not None:
-            adapter.set_horizon(model, steps)
-        verdicts = grade("countdown", list(workshop._answers(model, workshop.task.benchmarks[0])))
+        verdicts = grade("countdown", list(workshop._answers(model, workshop.task.benchmarks[0], steps)))
         low, high = wilson(sum(verdicts), len(verdicts))
         figures = {"right": sum(verdicts), "total": len(verdicts), "rate": sum(verdicts) / len(verdicts)}
         found.append({"horizon": steps} | figures | {"low": low, "high": high})

@@ -42,7 +42,7 @@ class SortedAnswers(Answers):
 
     def logits(self, model: nn.Module, ids: Tensor, at: Tensor, options: dict[str, Any]) -> Tensor:
         net: Any = model
-        hidden = net.base_model(input_ids=ids, use_cache=False).last_hidden_state
+        hidden = net.base_model(input_ids=ids, use_cache=False, **options).last_hidden_state
         return net.lm_head(hidden[:, :-1].flatten(0, 1).index_select(0, at))
 
 

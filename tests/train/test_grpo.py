@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -235,17 +236,23 @@ def test_the_reference_stays(tmp_path):
 
 def test_samples_are_of_the_policy_and_its_horizon(tmp_path):
     trained = made(tmp_path, planner(), horizon="uniform:1,32")
-    seen, answers = [], trained.objective.actor.answers
+    drawn, learned, answers, loss = [], [], trained.objective.actor.answers, trained.objective.loss
 
-    def watched(prompts, seeds, temperature, horizon):
-        seen.append((horizon, trained.model.config.horizon))
+    def drawing(prompts, seeds, temperature, horizon):
+        drawn.append(horizon)
         return answers(prompts, seeds, temperature, horizon)
 
-    trained.objective.actor.answers = watched
+    def learning(model, piece):
+        learned.append(piece.horizon)
+        return loss(model, piece)
+
+    trained.objective.actor.answers, trained.objective.loss = drawing, learning
     for _ in range(4):
+        learned.clear()
         trained.advance()
-    assert len(set(seen)) > 1
-    assert all(here == there for here, there in seen)
+        assert {*learned} == {drawn[-1]}
+    assert len(set(drawn)) > 1
+    assert trained.model.config.horizon == planner().config.horizon
     trained.objective.draw(4, 8)
     for one, other in zip(trained.objective.actor.model.parameters(), trained.model.parameters(), strict=True):
         assert torch.equal(one, other)
@@ -255,12 +262,11 @@ def test_samples_may_be_drawn_at_another_horizon_if_asked(tmp_path):
     """Then ratios are those of the two horizons."""
     trained = made(tmp_path, planner(), horizon="fixed:2", sampling_horizon="fixed:16")
     ((piece,),) = next(iter(trained.batches()))
-    assert trained.objective.actor.model.config.horizon == 16
-    assert trained.model.config.horizon == 2
+    assert piece.horizon == 2
     with torch.no_grad():
         assert (trained.objective.logprobs(trained.model, piece) - piece.old).abs().max() > 1e-4
-        adapter.set_horizon(trained.model, 16)
-        assert torch.equal(trained.objective.logprobs(trained.model, piece), piece.old)
+        drawn = replace(piece, horizon=16)
+        assert torch.equal(trained.objective.logprobs(trained.model, drawn), piece.old)
 
 
 def test_any_model_answers(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -142,15 +141,13 @@ def check_apart(examples: Sequence[Example], held_out: Sequence[Example]) -> Non
 def _train(trained: PolicyLearner, run: Run, config: Reinforcement) -> None:
     """Take all steps. If grading fails, a checkpoint is saved first."""
     policy = trained.objective
-    # not the horizon of the last step
-    own = nullcontext() if policy.own is None else adapter.horizon(trained.model, policy.own)
     try:
         if not run.checkpoints():
             run.cut_log(-1)
             if before := policy.accuracy():
                 run.log({"step": 0} | before)
                 tell(f"Before the first step {100 * before['held_out']:.1f} % of the held-out examples are right.")
-        with own, tracking(config.report_to, run.folder) as report:
+        with tracking(config.report_to, run.folder) as report:
             loop.train((run, trained), every=config.log_every, save_every=config.save_every, report=report)
     except GradingError as failed:
         if trained.step:

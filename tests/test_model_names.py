@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from tests.raising import raises, told
 from ttcnet.cli import app
-from ttcnet.model_names import ADAPTER, PEFT, REMEDY, check_model, is_path, loading
+from ttcnet.model_names import ADAPTER, REMEDY, check_model, is_path, loading
 from ttcnet.storage.reading import is_file
 
 COMMANDS = [
@@ -56,22 +56,19 @@ def test_a_wrong_path_is_an_error_before_anything_heavy_is_imported(command, wor
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "code", "field", "value"),
     [
-        ("sft --insert foo --data {data} --model {model} --out {out}", "insert must be one of ttc, attention, "),
-        ("sft --every foo --data {data} --model {model} --out {out}", "every must be a whole number of 1 or more, "),
-        ("sft --horizon foo --data {data} --model {model} --out {out}", "horizon sampler must be one of pln, "),
-        ("sudoku train --architecture foo --data {data} --out {out}", "architecture must be one of ttc, "),
-        ("sudoku train --augmentation foo --data {data} --out {out}", "augmentation must be one of none, "),
-        (
-            "sudoku eval --horizon 0,x --data {data}",
-            "horizon must be a number, or several with commas between; got '0,x'",
-        ),
+        ("sft --insert foo --data {data} --model {model} --out {out}", "unknown-name", "insert", "'foo'"),
+        ("sft --every foo --data {data} --model {model} --out {out}", "format", "every", "'foo'"),
+        ("sft --horizon foo --data {data} --model {model} --out {out}", "unknown-name", "horizon sampler", "'foo'"),
+        ("sudoku train --architecture foo --data {data} --out {out}", "unknown-name", "architecture", "'foo'"),
+        ("sudoku train --augmentation foo --data {data} --out {out}", "unknown-name", "augmentation", "'foo'"),
+        ("sudoku eval --horizon 0,x --data {data}", "format", "horizon", "'0,x'"),
     ],
 )
-def test_a_wrong_option_too(command, said, words, tmp_path):
+def test_a_wrong_option_too(command, code, field, value, words, tmp_path):
     model_files(tmp_path)
-    assert told_early(words(command.replace("{model}", str(tmp_path)))).startswith(said)
+    assert told(told_early(words(command.replace("{model}", str(tmp_path)))), code, field, value)
 
 
 @pytest.mark.parametrize("command", ["eval math {data} --out {out}", "eval scaling {data} --out {out}"])
@@ -80,7 +77,8 @@ def test_a_missing_grader_too(command, words, tmp_path):
     (tmp_path / "math_verify.py").write_text("raise ImportError(name='math_verify')")
     with_it = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     said = told_early([*words(command), "--model", str(tmp_path)], PYTHONPATH=with_it)
-    assert said.splitlines()[1].startswith("Grading answers needs the package math_verify; ")
+    assert told(said.splitlines()[1], "package", "Grading answers")
+    assert "math_verify" in said
 
 
 def model_files(folder):
@@ -93,10 +91,10 @@ def model_files(folder):
 def test_a_wrong_adapter(command, words, tmp_path):
     model_files(tmp_path)
     nope = tmp_path / "nope"
-    for adapter, what in ((nope, f"'{nope}'. Pass the folder"), (tmp_path, f"'{tmp_path}', a whole model. Pass it as")):
+    for adapter, what in ((nope, f"'{nope}'"), (tmp_path, f"'{tmp_path}', a whole model")):
         done = CliRunner().invoke(app, [*words(command), "--model", str(tmp_path), "--adapter", str(adapter)])
         assert done.exit_code == 1
-        assert done.output.startswith(f"adapter must be a folder with {ADAPTER} or {PEFT}; got {what}")
+        assert told(done.output, "not-found", "adapter", what)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

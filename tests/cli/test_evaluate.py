@@ -149,27 +149,27 @@ def test_nothing_is_generated_if_prompts_of_a_later_benchmark_do_not_fit(models,
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "code", "field", "value"),
     [
-        (["nosuch", "--model", "x"], "benchmark must be a known name or a file; got 'nosuch'"),
-        (["{file}"], "model must be given"),
-        (["{file}", "{file}", "--model", "x"], "benchmarks must have different names; got 'sums' twice"),
-        (["{file}", "--model", "{models}/base", "--horizon", "x"], "horizon must be a number"),
-        (["{file}", "--model", "{models}/base", "--horizon", "4"], "there are no TTC layers here"),
-        (["{file}", "--model", "{models}/base"], "max-tokens must leave room for prompts of up to"),
-        (["{file}", "--model", "{models}/base", "--adapter", "{models}"], "adapter must be a folder with ttc_adapter"),
-        (["{file}", "--model", "{models}/base", "--samples", "8"], "temperature must be above 0 for 8 samples"),
-        (["{file}", "--server", "http://127.0.0.1:9/v1"], "server must answer"),
-        (["{file}", "--server", "nowhere"], "server must be an address"),
-        (["{file}", "--server", "nowhere", "--device", "cpu"], "device must not be given: the server has its own"),
-        (["{file}", "--model", "{models}/base", "--device", "abacus"], "device must be one that torch sees"),
+        (["nosuch", "--model", "x"], "not-found", "benchmark", "'nosuch'"),
+        (["{file}"], "missing", "model", "none"),
+        (["{file}", "{file}", "--model", "x"], "conflict", "benchmarks", "'sums' twice"),
+        (["{file}", "--model", "{models}/base", "--horizon", "x"], "format", "horizon", "'x'"),
+        (["{file}", "--model", "{models}/base", "--horizon", "4"], "no-layers", "horizon", "4"),
+        (["{file}", "--model", "{models}/base"], "too-long", "max-tokens", ""),
+        (["{file}", "--model", "{models}/base", "--adapter", "{models}"], "not-found", "adapter", ""),
+        (["{file}", "--model", "{models}/base", "--samples", "8"], "out-of-range", "temperature", "0"),
+        (["{file}", "--server", "http://127.0.0.1:9/v1"], "server", "server", "127.0.0.1"),
+        (["{file}", "--server", "nowhere"], "format", "server", "'nowhere'"),
+        (["{file}", "--server", "nowhere", "--device", "cpu"], "conflict", "device", "'cpu'"),
+        (["{file}", "--model", "{models}/base", "--device", "abacus"], "device", "device", "'abacus'"),
     ],
 )
-def test_bad_input(models, tmp_path, words, said):
+def test_bad_input(models, tmp_path, words, code, field, value):
     file = sums(tmp_path / "sums.jsonl")
     words = [word.format(file=file, models=models) for word in words]
     output = ttcnet("eval", "math", *words, "--out", tmp_path / "out", code=1)
-    assert said in output
+    assert told(output, code, field, value)
     assert "Traceback" not in output
 
 

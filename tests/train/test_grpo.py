@@ -147,6 +147,7 @@ def test_the_loss_and_its_gradient_are_those_of_trl(updates, tmp_path):
     for name, by in [("ref", policy.reference)] + [("old", before)] * (updates > 1):
         adapter.set_horizon(by, policy.drawn_at(0))
         inputs[f"{name}_per_token_logps"] = logprobs(by, inputs, 0.8).detach()
+    adapter.set_horizon(net, policy.drawn_at(0))
     loss = theirs._compute_loss(net, inputs)
     loss.backward()
     assert loss.item() == pytest.approx(ours, abs=1e-6)

@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
 from ttcnet.errors import fail
-from ttcnet.machine import processes
 from ttcnet.tasks import Example, Task, Verdict
 from ttcnet.tasks.chat import question
 from ttcnet.tasks.task import check_prompt, digest, graded
@@ -142,6 +141,8 @@ def run(
 
 def run_with_progress(engine: Engine, config: RunConfig, folder: Path) -> dict[str, Any] | None:
     """Run this process's share; the first process shows a bar. Returns the summary, or None while others still work."""
+    from ttcnet.machine import processes  # late, since it imports torch
+
     rank, world = processes.rank(), processes.count()
     columns = (Description(), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Bar(*columns, console=Console(stderr=True), disable=rank > 0) as progress:

@@ -233,9 +233,9 @@ def test_runs_write_all_that_belongs_to_a_result(start):
     assert f"| {expected:.3f} ±" in next(row for row in rows if row.startswith("| MLP |"))
     answers = context_table("answers", out)
     assert "5. " not in answers
-    assert "told outright" not in answers
+    assert "given A and B" not in answers
     assert "8. " not in answers
-    assert "| less regret than a planner that believes least squares, at which numbers of transitions |" in answers
+    assert "| less regret than a planner with least squares, at which numbers of transitions |" in answers
     before = (out / "read/mlp/run/metrics.json").read_bytes()
     start(only=["read/mlp"])
     assert (out / "read/mlp/run/metrics.json").read_bytes() == before
@@ -248,7 +248,7 @@ def test_a_round_with_fits_answers_its_further_questions(start, tmp_path):
     rows = context_table("third-answers", tmp_path).splitlines()[2:]
     answers = dict(row.strip("| ").split(" | ") for row in rows)
     assert answers["fitted: 7. with 64 demonstrations: not above both MLPs with all"]
-    planner = "a planner that believes the fit of the tokens"
+    planner = "a planner with the fit of the tokens"
     assert answers[f"fitted: 8. less regret than {planner}, at which numbers of transitions"]
     assert sum(question.startswith("fitted: 9. ") for question in answers) == 8
     rows = context_table("third-learning", tmp_path).splitlines()

@@ -396,8 +396,8 @@ def test_the_overview_has_the_newest_round_that_is_whole(tmp_path):
     readings(context / "third", "told", "mlp", 0.01)
     lines = overview_table("uses", tmp_path).splitlines()[2:]
     assert lines == [
-        "| linear systems with noise, told by their matrices | 0.200 | 0.400 | 0.300 |  | 1.10 | 1.20 | 1.15 |  |",
-        "| robot arms, told by their matrices | 0.200 | 0.400 | 0.300 |  | 1.50 | 1.50 | 1.50 |  |",
+        "| linear systems with noise, given their matrices | 0.200 | 0.400 | 0.300 |  | 1.10 | 1.20 | 1.15 |  |",
+        "| robot arms, given their matrices | 0.200 | 0.400 | 0.300 |  | 1.50 | 1.50 | 1.50 |  |",
     ]
     imitations(pays / "mujoco", "arms", "system-one", 10_000, 0.15)
     row = overview_table("tasks", tmp_path).splitlines()[-1]

@@ -27,11 +27,13 @@ from ttcnet.environment import provenance
 from ttcnet.errors import errors_as_sentences, fail
 from ttcnet.evaluate import wilson
 from ttcnet.models.loading import causal_lm
+from ttcnet.nn import ttc_layers
+from ttcnet.run_folder import SETTINGS
 from ttcnet.storage.writing import write_json, write_lines
 from ttcnet.tasks import countdown
 from ttcnet.train.grpo.run import reinforce
 from ttcnet.train.grpo.settings import Reinforcement
-from ttcnet.train.run import LOG, SETTINGS
+from ttcnet.train.run import LOG
 from ttcnet.train.run import Run as TrainingRun
 from ttcnet.train.settings import FineTuning
 
@@ -123,8 +125,6 @@ def started(maker: RunMaker, made: Made, folder: Path) -> Path:
         if inserted is not None:
             adapter.insert(model, adapter.TTCAdapterConfig.from_dict(OF_THE_TABLES | inserted))
         maker.train_model(model, config, opened)
-        if inserted is not None:
-            adapter.set_horizon(model, adapter.TTCAdapterConfig().horizon)  # not that of the last step
         with opened.result("model") as new:
             model.save_pretrained(new)
             maker.tokenizer.save_pretrained(new)
@@ -137,10 +137,8 @@ def asked(maker: RunMaker, folder: Path) -> list[dict[str, Any]]:
     model = causal_lm(str(folder), torch.bfloat16 if maker.device.type == "cuda" else torch.float32).eval()
     nn.Module.to(model, maker.device)
     found = []
-    for steps in HORIZONS if getattr(model.config, "inserted", None) == "ttc" else (None,):
-        if steps is not None:
-            adapter.set_horizon(model, steps)
-        verdicts = grade("countdown", list(maker.answers(model, maker.task.benchmarks[0])))
+    for steps in HORIZONS if ttc_layers(model) else (None,):
+        verdicts = grade("countdown", list(maker.answers(model, maker.task.benchmarks[0], steps)))
         low, high = wilson(sum(verdicts), len(verdicts))
         figures = {"right": sum(verdicts), "total": len(verdicts), "rate": sum(verdicts) / len(verdicts)}
         found.append({"horizon": steps} | figures | {"low": low, "high": high})

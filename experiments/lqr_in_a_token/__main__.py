@@ -40,8 +40,8 @@ def run_names(only: list[str] | None) -> list[str]:
     order = sorted(ARMS, key=lambda arm: arm != "rank-one")
     known = [f"{task}/{arm}" for arm in order for task in TASKS]
     if unknown := set(only or ()) - {*known, *TASKS, *ARMS}:
-        rule = f"only must name tasks ({', '.join(TASKS)}), arms ({', '.join(ARMS)}) or both, as in dense/ttc"
-        raise typer.BadParameter(f"{rule}; got {', '.join(sorted(unknown))}.")
+        rule = f"must name tasks ({', '.join(TASKS)}), arms ({', '.join(ARMS)}) or both, as in dense/ttc"
+        fail("only", rule, ", ".join(sorted(unknown)), "Correct it.", "unknown-name")
     return [name for name in known if not only or {name, *name.split("/")} & set(only)]
 
 

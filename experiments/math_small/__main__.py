@@ -27,7 +27,7 @@ from ttcnet.command_options import usable
 from ttcnet.errors import errors_as_sentences, fail
 from ttcnet.evaluate import wilson
 from ttcnet.nn.options import check_gain
-from ttcnet.settings import check_settings
+from ttcnet.run_folder import check_settings, settings_of
 from ttcnet.storage.writing import write_json
 from ttcnet.terminal.console import tell
 
@@ -97,7 +97,8 @@ def frozen_runs(only: list[str] | None = None) -> dict[str, Run]:
 
 def _those(found: dict[str, Run], only: list[str] | None) -> dict[str, Run]:
     if unknown := set(only or ()) - set(found):
-        raise typer.BadParameter(f"only must name runs among {', '.join(found)}; got {', '.join(sorted(unknown))}.")
+        rule = f"must name runs among {', '.join(found)}"
+        fail("only", rule, ", ".join(sorted(unknown)), "Correct it.", "unknown-name")
     return {name: run for name, run in found.items() if not only or name in only}
 
 
@@ -120,13 +121,13 @@ def main(
     ] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
 ) -> None:
-    if task not in TASKS:
-        raise typer.BadParameter(f"task must be one of {', '.join(TASKS)}; got {task!r}.")
-    if task == "math" and data is None:
-        raise typer.BadParameter("data must be given for math: the folder of its files.")
-    chosen = frozen_runs(only) if frozen else runs(only)
     lr = lr or (FROZEN_LR if frozen else LR)
     with errors_as_sentences():
+        if task not in TASKS:
+            fail("task", f"must be one of {', '.join(TASKS)}", repr(task), "Name one of them.", "unknown-name")
+        if task == "math" and data is None:
+            fail("data", "must be given for math", "none", "Name the folder of its files.", "missing")
+        chosen = frozen_runs(only) if frozen else runs(only)
         if action_gain is not None:
             check_gain(action_gain)
             chosen = {name: run.with_gain(action_gain) for name, run in chosen.items()}
@@ -172,12 +173,9 @@ def _is_done(folder: Path) -> bool:
 
 def _check_same(folder: Path, asked: dict[str, Any]) -> None:
     """A finished run must have the requested settings."""
-    from ttcnet.train.run import settings_of  # late, since it takes seconds
-
     fields = ("adapter", "horizon", "epochs", "lr", "inserted_lr", "steps", "batch")
-    both = [each | {"inserted_lr": each.get("inserted_lr") or each["lr"]} for each in (settings_of(folder), asked)]
-    then, now = ({name: each[name] for name in fields} for each in both)
-    check_settings(folder, then, now)
+    then, now = (each | {"inserted_lr": each.get("inserted_lr") or each["lr"]} for each in (settings_of(folder), asked))
+    check_settings(folder, then, now, only=fields)
 
 
 def _grade(task: str, folder: Path) -> None:

@@ -18,6 +18,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from ttcnet.machine.torch_settings import compiling_up_to
+from ttcnet.nn.inserted import inserted_layers
 from ttcnet.train.answers import Answers
 from ttcnet.train.examples import Example
 from ttcnet.train.learner import Learner
@@ -41,7 +42,7 @@ class SortedAnswers(Answers):
 
     def logits(self, model: nn.Module, ids: Tensor, at: Tensor, options: dict[str, Any]) -> Tensor:
         net: Any = model
-        hidden = net.base_model(input_ids=ids, use_cache=False).last_hidden_state
+        hidden = net.base_model(input_ids=ids, use_cache=False, **options).last_hidden_state
         return net.lm_head(hidden[:, :-1].flatten(0, 1).index_select(0, at))
 
 
@@ -56,7 +57,7 @@ def learner(model: Any, examples: Sequence[Example], config: FineTuning, most: f
 def fast(model: Any, compiled: bool = False) -> Iterator[None]:
     """Inside the block, attention has no mask and layers are compiled."""
     before = model.config._attn_implementation
-    layers = [layer for layer in model.base_model.layers if compiled and not hasattr(layer, "inserted")]
+    layers = [layer for layer in model.base_model.layers if compiled and not inserted_layers(layer)]
     model.config._attn_implementation = CAUSAL
     for layer in layers:
         layer.compile(dynamic=True)

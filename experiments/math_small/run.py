@@ -135,14 +135,13 @@ class RunMaker:
         horizons: Sequence[int | None] = (None,) if not run.plans else HORIZONS if run.sweep else FEW_HORIZONS
         with replacing(folder / "answers.jsonl.gz") as new, gzip.open(new, "wt", encoding="utf-8") as file:
             for steps in horizons:
-                if steps is not None:
-                    adapter.set_horizon(model, steps)
                 for benchmark in self.task.benchmarks:
-                    for row in self.answers(model, benchmark):
+                    for row in self.answers(model, benchmark, steps):
                         file.write(json.dumps({"benchmark": benchmark.name, "horizon": steps} | row) + "\n")
 
-    def answers(self, model: Any, benchmark: Benchmark) -> Iterator[dict[str, Any]]:
-        made = fast_decoding.decode(model, benchmark.prompts, LIMITS[self.task.name], self.ends)
+    def answers(self, model: Any, benchmark: Benchmark, horizon: int | None) -> Iterator[dict[str, Any]]:
+        limit = LIMITS[self.task.name]
+        made = fast_decoding.decode(model, benchmark.prompts, limit, self.ends, horizon=horizon)
         for row, answer in zip(benchmark.problems, made, strict=True):
             facts = {name: row[name] for name in ("answer", "numbers", "target") if name in row}
             text = self.tokenizer.decode(answer.tokens, skip_special_tokens=True)

@@ -20,8 +20,9 @@ from typing import Any
 
 from experiments.commands import current
 from experiments.shared.tables import check_alike
+from ttcnet.errors import fail
+from ttcnet.run_folder import settings_of
 from ttcnet.tasks.statistics import ratio
-from ttcnet.train.run import settings_of
 
 Result = dict[str, Any]
 OWN = 8  # the horizon of TTC-Net if a table does not name one
@@ -180,7 +181,7 @@ def _plans(task: str, runs: list[Result], _: list[Result]) -> tuple[list[str], l
 def _distinct(runs: list[Result]) -> None:
     seeds = [run["config"]["seed"] for run in runs]
     if twice := [seed for seed in set(seeds) if seeds.count(seed) > 1]:
-        raise ValueError(f"{runs[0]['run']} must be there once a seed; seed {twice[0]} is there again. Remove one.")
+        fail(runs[0]["run"], "must be there once a seed", f"seed {twice[0]} again", "Remove one.", "conflict")
 
 
 def _worth(runs: list[Result], benchmark: str, steps: int) -> str:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ttcnet.command_options import usable
-from ttcnet.errors import errors_as_sentences
+from ttcnet.errors import errors_as_sentences, fail
 from ttcnet.storage.writing import write_json
 from ttcnet.tasks.sudoku.settings import ARCHITECTURES, OF_INSERTED, SudokuTraining
 
@@ -70,8 +70,8 @@ def runs(setting: str, steps: int, only: list[str] | None, changes: dict[str, An
         f"{name}-{seed}": replace(base, **changed(name, changes), architecture=name, seed=seed) for name, seed in each
     }
     if unknown := set(only or ()) - {*found, *seeds}:
-        rule = f"only must name runs or architectures among {', '.join(found)}"
-        raise typer.BadParameter(f"{rule}; got {', '.join(sorted(unknown))}.")
+        rule = f"must name runs or architectures among {', '.join(found)}"
+        fail("only", rule, ", ".join(sorted(unknown)), "Correct it.", "unknown-name")
     return {name: config for name, config in found.items() if not only or name in only or config.architecture in only}
 
 
@@ -87,7 +87,8 @@ def parse(changes: list[str] | None) -> dict[str, Any]:
     for change in changes or ():
         field, _, text = change.partition("=")
         if field not in CHANGEABLE:
-            raise typer.BadParameter(f"set must name a field among {', '.join(CHANGEABLE)}; got {change!r}.")
+            rule = f"must name a field among {', '.join(CHANGEABLE)}"
+            fail("set", rule, repr(change), "Correct it.", "unknown-field")
         try:
             found[field] = json.loads(text)
         except ValueError:
@@ -109,10 +110,10 @@ def main(
 ) -> None:
     from ttcnet.tasks.sudoku import read
 
-    if setting not in SETTINGS:
-        raise typer.BadParameter(f"setting must be one of {', '.join(SETTINGS)}; got {setting!r}.")
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # streams that may run at the same time
     with errors_as_sentences():
+        if setting not in SETTINGS:
+            fail("setting", f"must be one of {', '.join(SETTINGS)}", repr(setting), "Name one of them.", "unknown-name")
         configs = runs(setting, steps, only, parse(change))
         boards, tests = read(train), {path.stem: read(path) for path in test}
         _make(configs, boards, tests, mode, out, usable(device), minutes or None)

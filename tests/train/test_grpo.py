@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -146,6 +147,7 @@ def test_the_loss_and_its_gradient_are_those_of_trl(updates, tmp_path):
     for name, by in [("ref", policy.reference)] + [("old", before)] * (updates > 1):
         adapter.set_horizon(by, policy.drawn_at(0))
         inputs[f"{name}_per_token_logps"] = logprobs(by, inputs, 0.8).detach()
+    adapter.set_horizon(net, policy.drawn_at(0))
     loss = theirs._compute_loss(net, inputs)
     loss.backward()
     assert loss.item() == pytest.approx(ours, abs=1e-6)
@@ -235,17 +237,23 @@ def test_the_reference_stays(tmp_path):
 
 def test_samples_are_of_the_policy_and_its_horizon(tmp_path):
     trained = made(tmp_path, planner(), horizon="uniform:1,32")
-    seen, answers = [], trained.objective.actor.answers
+    drawn, learned, answers, loss = [], [], trained.objective.actor.answers, trained.objective.loss
 
-    def watched(prompts, seeds, temperature, horizon):
-        seen.append((horizon, trained.model.config.horizon))
+    def drawing(prompts, seeds, temperature, horizon):
+        drawn.append(horizon)
         return answers(prompts, seeds, temperature, horizon)
 
-    trained.objective.actor.answers = watched
+    def learning(model, piece):
+        learned.append(piece.horizon)
+        return loss(model, piece)
+
+    trained.objective.actor.answers, trained.objective.loss = drawing, learning
     for _ in range(4):
+        learned.clear()
         trained.advance()
-    assert len(set(seen)) > 1
-    assert all(here == there for here, there in seen)
+        assert {*learned} == {drawn[-1]}
+    assert len(set(drawn)) > 1
+    assert trained.model.config.horizon == planner().config.horizon
     trained.objective.draw(4, 8)
     for one, other in zip(trained.objective.actor.model.parameters(), trained.model.parameters(), strict=True):
         assert torch.equal(one, other)
@@ -255,12 +263,11 @@ def test_samples_may_be_drawn_at_another_horizon_if_asked(tmp_path):
     """The ratios are then those of the two horizons."""
     trained = made(tmp_path, planner(), horizon="fixed:2", sampling_horizon="fixed:16")
     ((piece,),) = next(iter(trained.batches()))
-    assert trained.objective.actor.model.config.horizon == 16
-    assert trained.model.config.horizon == 2
+    assert piece.horizon == 2
     with torch.no_grad():
         assert (trained.objective.logprobs(trained.model, piece) - piece.old).abs().max() > 1e-4
-        adapter.set_horizon(trained.model, 16)
-        assert torch.equal(trained.objective.logprobs(trained.model, piece), piece.old)
+        drawn = replace(piece, horizon=16)
+        assert torch.equal(trained.objective.logprobs(trained.model, drawn), piece.old)
 
 
 def test_any_model_answers(tmp_path):

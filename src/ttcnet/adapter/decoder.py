@@ -15,6 +15,7 @@ from ttcnet.errors import fail
 from ttcnet.lqr.checks import horizon as check_horizon
 from ttcnet.models.masks import real_tokens, refuse_packing
 from ttcnet.models.pretrained import Conventions
+from ttcnet.nn.inserted import inserted_layers
 from ttcnet.nn.options import TTC
 
 from .card import whole_card
@@ -23,7 +24,7 @@ from .in_place import build_layers, put_layers
 from .inserted_layers import InsertedLayers
 from .origin import Origin, is_adapter
 
-PLACE, LAYERS = ".inserted.", "layers."  # in the names of weights: inserted layers, and all decoder layers
+LAYERS = "layers."  # in the names of weights of all decoder layers
 
 
 class Norms(NamedTuple):
@@ -82,7 +83,7 @@ class ModelWithInserted(Conventions):
 
             return load_with_base(cls, name, **kwargs)
         model, report = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
-        inserted = {key for key in model.state_dict() if PLACE in key}
+        inserted = {f"{place}.{key}" for place, layer in inserted_layers(model).items() for key in layer.state_dict()}
         missing = [] if inserted <= report["missing_keys"] else sorted(report["missing_keys"])
         extra = sorted(key for key in report["unexpected_keys"] if LAYERS in key)
         if (missing or extra) and not output_loading_info:

@@ -45,7 +45,7 @@ def disabled(model: nn.Module) -> Iterator[None]:
 def parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters of the inserted layers, by their names in a file."""
     return {
-        f"layers.{inserted.place}.inserted.{name}": parameter
+        inserted.prefix + name: parameter
         for inserted in inserted_of(model)
         for name, parameter in inserted.named_parameters()
     }

@@ -66,9 +66,9 @@ class Origin:
             fail("reference model", rule, "the model without its LoRA", remedy, "peft")
         if self.base_name is None:
             return
-        for number, layer in enumerate(self.layers if self.unsaved else ()):
+        for layer in self.layers if self.unsaved else ():
             if isinstance(held := getattr(layer, "inserted", None), InsertedLayers):
-                _refuse_tuners(held, f"layers.{number}.inserted")
+                _refuse_tuners(held)
         if self.training and torch.is_grad_enabled() and self.config._name_or_path == self.base_name:
             self.config._name_or_path = UNSAVED
 
@@ -84,7 +84,7 @@ def _is_tuner(module: nn.Module) -> bool:
     return type(module).__module__.partition(".")[0] == "peft"
 
 
-def _refuse_tuners(inserted: InsertedLayers, where: str) -> None:
+def _refuse_tuners(inserted: InsertedLayers) -> None:
     for name, module in inserted.named_modules():
         if _is_tuner(module):
             remedy = (
@@ -92,7 +92,7 @@ def _refuse_tuners(inserted: InsertedLayers, where: str) -> None:
                 "whole; or save them first, with ttcnet.adapter.save."
             )
             rule = "must leave out inserted layers, whose weights PEFT would not save"
-            fail("target_modules", rule, f"{where}.{name}", remedy, "peft")
+            fail("target_modules", rule, inserted.prefix + name, remedy, "peft")
 
 
 def mark_inserted(model: Any, silent: bool) -> None:

@@ -16,6 +16,7 @@ from torch._dynamo.utils import counters
 from transformers import LlamaConfig, LlamaForCausalLM, StoppingCriteria, StoppingCriteriaList
 
 import ttcnet.adapter as adapter
+from ttcnet.machine.torch_settings import a_program_each, made_in
 
 from .measure import percentiles
 
@@ -78,7 +79,7 @@ def _by_text(model: Any, points: list[DecodePoint], repeats: int) -> list[dict[s
     rounds: list[dict[DecodePoint, float]] = []
     torch._dynamo.reset()
     # a program for each horizon, as for a user with one horizon
-    with torch._dynamo.config.patch(automatic_dynamic_shapes=False, recompile_limit=64):
+    with a_program_each(64):
         for turn in range(WARM_ROUNDS + repeats):
             order = random.Random(turn).sample(points, len(points))
             seconds = {point: _seconds_of_tokens(model, point) for point in order}
@@ -136,13 +137,8 @@ class _Clock(StoppingCriteria):
 
 def _model(shape: str, device: str) -> LlamaForCausalLM:
     torch.manual_seed(0)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        with torch.device(device):
-            return LlamaForCausalLM(LlamaConfig(**SHAPES[shape])).eval()
-    finally:
-        torch.set_default_dtype(before)
+    with made_in(torch.bfloat16), torch.device(device):
+        return LlamaForCausalLM(LlamaConfig(**SHAPES[shape])).eval()
 
 
 @torch.inference_mode()

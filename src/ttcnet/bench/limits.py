@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import torch
 
+from ttcnet.machine.torch_settings import float32_products
+
 REPEATS = 7
 NUMBER = 4  # bytes
 
@@ -36,12 +38,8 @@ def rates(device: str) -> Rates:
     size, numbers = (8192, 2**29) if device == "cuda" else (1024, 2**26)
     with torch.no_grad():
         x, y = (torch.randn(size, size, device=device) for _ in range(2))
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")
-        try:
+        with float32_products():
             product = _soonest(lambda: x @ y, device)
-        finally:
-            torch.set_float32_matmul_precision(before)
         source = torch.ones(numbers, device=device)
         target = torch.empty_like(source)
         copy = _soonest(lambda: target.copy_(source), device)

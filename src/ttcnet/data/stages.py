@@ -18,7 +18,7 @@ from typing import IO, Any, NamedTuple
 from rich.progress import Progress
 
 from ttcnet.errors import fail
-from ttcnet.settings import check_settings
+from ttcnet.run_folder import check_settings
 from ttcnet.storage.reading import check_fields, read_json, rows
 from ttcnet.storage.writing import replacing, write_json
 

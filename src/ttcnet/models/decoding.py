@@ -15,6 +15,8 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 from ttcnet.bounds import LARGE
 from ttcnet.errors import fail, not_finite
 
+from .horizon_and_loops import at_horizon
+
 ROOM = 0.5  # share of rows that must have ended before the batch is made smaller
 TAIL = 16  # tokens in which the end of a stop text is looked for
 
@@ -141,21 +143,24 @@ def decode(
     stopped: Callable[[Tensor], Tensor] | None = None,
     watch: Callable[[float], None] = lambda _: None,
     names: Sequence[str] | None = None,
+    horizon: int | None = None,
 ) -> list[Decoded]:
     """Up to `limit` new tokens for every prompt, greedily at temperature 0. `stopped` says of the last tokens of all
-    rows, (rows, at most TAIL), which of them end there; messages call rows by their `names`."""
+    rows, (rows, at most TAIL), which of them end there; messages call rows by their `names`; `horizon` is that of TTC
+    layers, None the model's own."""
     names = names or [f"prompt {number}" for number in range(1, len(prompts) + 1)]
     own, model.generation_config = model.generation_config, GenerationConfig(pad_token_id=pad)  # no penalties
     try:
         rows = Rows(seeds, limit, temperature, model.device, names)
-        return _grow(model, prompts, rows, ends, pad, stopped, watch).result()
+        return _grow(model, prompts, rows, ends, pad, stopped, watch, at_horizon(horizon)).result()
     finally:
         model.generation_config = own
 
 
 def _grow(
-    model: Any, prompts: list[list[int]], rows: Rows, ends: list[int], pad: int, stopped: Any, watch: Any
-) -> Rows:
+    model: Any, prompts: list[list[int]], rows: Rows, ends: list[int], pad: int, stopped: Any, watch: Any,
+    options: dict[str, Any],
+) -> Rows:  # fmt: skip
     width, cache = max(map(len, prompts)), None
     ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts], device=model.device)
     mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=model.device)
@@ -164,7 +169,7 @@ def _grow(
         made = model.generate(
             ids, attention_mask=mask, past_key_values=cache, max_new_tokens=width + rows.limit - ids.shape[1],
             logits_processor=LogitsProcessorList([_Pick(rows, width)]), stopping_criteria=StoppingCriteriaList([end]),
-            return_dict_in_generate=True,
+            return_dict_in_generate=True, **options,
         )  # fmt: skip
         ids, cache = made.sequences, made.past_key_values
         growing = (~rows.ended[rows.active]).nonzero()[:, 0]

@@ -44,6 +44,11 @@ def horizon(model: nn.Module, steps: int) -> AbstractContextManager[None]:
     return _within(model, "horizon", steps)
 
 
+def at_horizon(steps: int | None) -> dict[str, int]:
+    """The argument of a call for this horizon; for None there is none, and the model's own counts."""
+    return {} if steps is None else {"horizon": steps}
+
+
 def horizon_of(model: nn.Module) -> int | None:
     """The horizon of a model; None if it has no TTC layers."""
     return _config_with(model, "horizon").horizon if ttc_layers(model) else None

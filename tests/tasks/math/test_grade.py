@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from tests.raising import raises
 from ttcnet.tasks.math import Graders, Verdict, grade, verdict
 
 SAME = [
@@ -154,7 +155,7 @@ def test_a_comparison_that_never_ends_is_stopped_and_the_next_answer_graded():
 
 def test_a_grader_that_ends_is_no_verdict(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with Graders(1) as graders, pytest.raises(RuntimeError, match="the grader ended with 1 before it began"):
+    with Graders(1) as graders, raises("failed", "grader", "1"):
         graders.verdicts([("42", "42")])
 
 

@@ -16,7 +16,7 @@ from ttcnet.nn import TTCLayer, ttc_layers
 from ttcnet.storage.reading import Row
 from ttcnet.tasks.chat import conversation, prompt, question
 
-from ..runs.storage import generations, problems_of, settings_of
+from ..runs.storage import evaluation_settings, generations, problems_of
 
 
 class Text(NamedTuple):
@@ -64,7 +64,7 @@ def written(source: Iterable[Row]) -> Iterator[Text]:
 
 def generated(folder: Path, steps: int | None = None) -> Iterator[Text]:
     """The answers in a folder of `ttcnet eval math`; of several horizons, those at `steps`."""
-    system, asked = settings_of(folder, system=str)["system"], problems_of(folder)
+    system, asked = evaluation_settings(folder, system=str)["system"], problems_of(folder)
     lines = generations(folder)
     known = list(dict.fromkeys(line["horizon"] for line in lines))
     if len(known) > 1 and steps not in known:

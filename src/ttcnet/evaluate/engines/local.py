@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from ttcnet.adapter.base_with_adapter import with_adapter
 from ttcnet.command_options import usable
 from ttcnet.errors import fail
+from ttcnet.machine.processes import local_rank
 from ttcnet.machine.torch_settings import avoid_cudnn
 from ttcnet.models.decoding import Decoded, decode, ends_of
-from ttcnet.models.horizon_and_loops import set_horizon
 from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.nn import ttc_layers
 from ttcnet.tasks.chat import prompt
@@ -56,8 +56,8 @@ class Local:
             fail("max-tokens", rule, max_tokens, remedy, "too-long")
 
     def answers(self, asks: Sequence[Ask], how: Sampling, watch: Watch = unwatched) -> Groups:
-        if how.horizon is not None:
-            set_horizon(self.model, how.horizon)
+        if how.horizon is not None and not self.plans:
+            fail("model", "must have TTC layers for a horizon", self.name, "Leave the horizon out.", "no-layers")
         prompts = [self.prompt(ask) for ask in asks]
         waiting = sorted(range(len(asks)), key=lambda number: -len(prompts[number]))  # long ones may not fit: first
         most = self.most
@@ -69,6 +69,7 @@ class Local:
                     self.model, [prompts[number] for number in batch], [asks[number].seed for number in batch],
                     limit=how.max_tokens, temperature=how.temperature, ends=self.ends, pad=self.pad,
                     stopped=self._stopper(how.stop), watch=watch, names=[asks[number].name for number in batch],
+                    horizon=how.horizon,
                 )  # fmt: skip
             except torch.OutOfMemoryError:
                 if rows == 1:
@@ -127,7 +128,7 @@ def load(
     avoid_cudnn()
     place = usable(device)
     if place == "cuda":
-        place = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+        place = f"cuda:{local_rank() % torch.cuda.device_count()}"
     dtype = torch.bfloat16 if place.startswith("cuda") else torch.float32
     tokenizer = tokenizer_of(model, trust_remote_code=trust_remote_code)
     net = causal_lm(model, dtype, trust_remote_code=trust_remote_code)

@@ -24,7 +24,7 @@ from ttcnet.tasks.task import check_prompt, digest, graded
 from ttcnet.terminal.progress_bars import Bar, Description
 
 from ..engines.base import FAILED, Answer, Ask, Engine, Sampling
-from .storage import Key, RunFolder, generations, key_of
+from .storage import Generations, Key, generations, key_of
 from .summary import summarise
 
 GRADING_THREADS = min(8, os.cpu_count() or 1)
@@ -114,7 +114,8 @@ def run(
     An interrupted run loses its current batch. Failed samples are tried again when it is resumed.
     """
     check(engine, config)
-    stored = RunFolder(folder, config.settings() | engine.facts(), _questions(config), rank)
+    settings, packages = config.settings() | engine.facts(), config.task.packages
+    stored = Generations(folder, settings, _questions(config), rank, packages)
     done = stored.done()
     share = config.keys()[rank::world]
     count = len(share) - sum(key not in done for key in share)
@@ -140,7 +141,9 @@ def run(
 
 def run_with_progress(engine: Engine, config: RunConfig, folder: Path) -> dict[str, Any] | None:
     """Run this process's share; the first process shows a bar. Returns the summary, or None while others still work."""
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    from ttcnet.machine import processes  # late, since it imports torch
+
+    rank, world = processes.rank(), processes.count()
     columns = (Description(), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Bar(*columns, console=Console(stderr=True), disable=rank > 0) as progress:
         bar = progress.add_task(config.name, total=len(config.keys()[rank::world]))

@@ -17,12 +17,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ttcnet.errors import fail
 from ttcnet.machine.compile_cache import tell_unkept
 from ttcnet.storage.writing import replacing
 
 from .launch import Launch
 
 FOLDER = Path(__file__).parent
+REPORT = 'Please report it, with `ttcnet env`; backend="reference" works meanwhile.'
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: does not wait for the default stream, nor it for this one
 _MOST_SHARED_BYTES = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
@@ -72,7 +74,7 @@ def _start(launch: Launch, index: int, arguments: list[int | Tensor | None]) -> 
         _enter_context(index)
         status = _driver().cuLaunchKernel(*launching)
     if status:
-        raise RuntimeError(f"{launch.kernel} could not be started: {_driver_error(status)}")
+        fail("kernel", "must start", f"{_driver_error(status)} for {launch.kernel}", REPORT, "backend")
 
 
 @cache
@@ -172,7 +174,7 @@ def _compile(name: str, source: bytes, options: list[str]) -> bytes:
         nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
         log = ctypes.create_string_buffer(size.value)
         nvrtc.nvrtcGetProgramLog(program, log)
-        raise RuntimeError(f"{name} does not compile with {options}:\n{log.value.decode()}")
+        fail("kernel", f"{name} must compile with {options}", f"\n{log.value.decode()}\n", REPORT, "backend")
     nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
     code = ctypes.create_string_buffer(size.value)
     nvrtc.nvrtcGetCUBIN(program, code)
@@ -197,15 +199,13 @@ def _compiler() -> ctypes.CDLL:
             return ctypes.CDLL(candidate)
         except OSError:
             continue
-    raise OSError(
-        f"the compiler {name} was not found. It comes with torch's CUDA packages (nvidia-cuda-nvrtc) and with the CUDA "
-        "toolkit: install one of them, or set CUDA_HOME."
-    )
+    remedy = "Install torch's CUDA packages (nvidia-cuda-nvrtc) or the CUDA toolkit, which have it, or set CUDA_HOME."
+    fail("compiler", f"must be there as {name}", "none", remedy, "backend", OSError)
 
 
 def _demand(status: int, what: str) -> None:
     if status:
-        raise RuntimeError(f"could not {what}: {_driver_error(status)}")
+        fail("CUDA driver", f"must {what}", _driver_error(status), REPORT, "backend")
 
 
 def _driver_error(status: int) -> str:

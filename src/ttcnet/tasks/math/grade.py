@@ -112,7 +112,8 @@ class _Process:
             try:
                 news = _exchange(self._running)
             except _EndedError:
-                raise RuntimeError(f"the grader ended with {self.close()} before it began") from None
+                remedy = "Its own error is above; `python -m ttcnet.tasks.math.compare` shows it too."
+                fail("grader", "must start", f"a process that ended with {self.close()}", remedy, "failed")
             if "error" in news:
                 self.close()
                 field, rule, value, remedy = news["error"]

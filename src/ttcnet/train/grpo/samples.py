@@ -15,8 +15,6 @@ from ttcnet.errors import fail
 from ttcnet.machine.processes import any_of_all, count, rank, whole
 from ttcnet.models import fast_decoding
 from ttcnet.models.decoding import Decoded, batches, decode, ends_of
-from ttcnet.models.horizon_and_loops import set_horizon
-from ttcnet.nn import ttc_layers
 from ttcnet.tasks import Example, Task, Verdict
 from ttcnet.tasks.chat import prompt, question
 from ttcnet.tasks.task import checked
@@ -137,15 +135,13 @@ class Actor:
     def answers(
         self, prompts: Sequence[list[int]], seeds: Sequence[int], temperature: float, horizon: int | None = None
     ) -> list[Decoded]:
-        """An answer to every prompt, which depends on its seed alone."""
-        if horizon is not None and ttc_layers(self.model):
-            set_horizon(self.model, horizon)
+        """An answer to every prompt, which depends on its seed alone; at a horizon, or at the model's own."""
         if fast_decoding.fits(self.model):
-            options: dict[str, Any] = dict(seeds=seeds, temperature=temperature, tokens=self.tokens)
+            options: dict[str, Any] = dict(seeds=seeds, temperature=temperature, tokens=self.tokens, horizon=horizon)
             return fast_decoding.decode(self.model, prompts, self.limit, self.ends, **options)
         found: dict[int, Decoded] = {}
         for places in batches([len(each) + self.limit for each in prompts], self.tokens):
             asked, drawn = [prompts[place] for place in places], [seeds[place] for place in places]
-            options = dict(limit=self.limit, temperature=temperature, ends=self.ends, pad=self.pad)
+            options = dict(limit=self.limit, temperature=temperature, ends=self.ends, pad=self.pad, horizon=horizon)
             found |= dict(zip(places, decode(self.model, asked, drawn, **options), strict=True))
         return [found[place] for place in range(len(prompts))]

@@ -24,7 +24,7 @@ COMMANDS = [
 
 @pytest.fixture
 def words(tmp_path):
-    """Of a command, with a file of data that is there."""
+    """The words of a command, with a file of data that exists."""
     data = tmp_path / "data.jsonl"
     data.write_text('{"problem": "1 + 1", "solution": "2", "answer": "2"}\n')
     return lambda command: command.format(data=data, out=tmp_path / "out").split()
@@ -82,7 +82,7 @@ def test_a_missing_grader_too(command, words, tmp_path):
 
 
 def model_files(folder):
-    """As far as they are looked at before anything is loaded."""
+    """Write the files of a model that commands look at before they load anything."""
     for name in ("config.json", "tokenizer.json"):
         (folder / name).write_text("{}")
 
@@ -155,7 +155,7 @@ def test_messages_of_other_libraries_are_passed_on():
     ("command", "said"),
     [
         ("sft --model {model} --data {data} --out {out}", "Starting transformers ..."),
-        ("eval math {data} --model {model} --out {out}", "Reading the problems of data ..."),
+        ("eval math {data} --model {model} --out {out}", "Reading the examples of data ..."),
         ("eval likelihood {data} --model {model}", "Loading {model} ..."),
         ("eval lm --model {model} --out {out}", "Starting lm_eval ..."),
         ("analyse alignment --model {model} --data {data} --out {out}", "Starting transformers ..."),
@@ -163,7 +163,7 @@ def test_messages_of_other_libraries_are_passed_on():
     ],
 )
 def test_a_command_prints_a_line_before_it_imports(command, said, words, tmp_path):
-    """In a process where the heavy imports fail, the line is there already."""
+    """The line is printed even in a process where the heavy imports fail."""
     model_files(tmp_path)
     (tmp_path / "run.toml").write_text(f'out = "x"\n[[source]]\ndata = "{tmp_path / "data.jsonl"}"\n')
     given = words(command.replace("{model}", str(tmp_path)).replace("{settings}", str(tmp_path / "run.toml")))

@@ -108,7 +108,7 @@ def test_evaluation_knows_the_protocol_and_no_task():
 
 
 def test_packages_do_not_import_each_other_in_a_circle():
-    """Of one row too: train, evaluate and data may use each other, but not in both directions."""
+    """Nor do packages of one row: train, evaluate and data may use each other, but not in both directions."""
     found = {}
     for path in modules():
         own = path.relative_to(SOURCE).parts[0].removesuffix(".py")

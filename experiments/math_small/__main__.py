@@ -69,7 +69,7 @@ class Run(NamedTuple):
         return self.adapter is not None and self.adapter.get("insert", "ttc") == "ttc"
 
     def with_gain(self, gain: float) -> Run:
-        """With that gain, if it plans."""
+        """The run with that gain of TTC's actions, if the model plans."""
         return self if not self.plans else self._replace(adapter={**(self.adapter or {}), "action_gain": gain})
 
 
@@ -148,17 +148,17 @@ def _make(
             if folder is not None and not folder.is_dir():
                 fail(name, "must be a folder", folder, "docs/math-small.md says where it comes from.", "no-model")
         tell(f"Loading {base} ...")
-        from .run import Workshop  # late, since it takes seconds
+        from .run import RunMaker  # late, since it takes seconds
 
         begin = time.monotonic()
-        workshop = Workshop(task, base, data, usable(device), lr, inserted_lr, epochs, tokens or math.inf)
+        maker = RunMaker(task, base, data, usable(device), lr, inserted_lr, epochs, tokens or math.inf)
         longest = 0.0
         for name, run in missing.items():
             now = time.monotonic()
             if minutes and now - begin + longest > 60 * minutes:
                 typer.echo("Stopped for the time being. The same command resumes.")
                 break
-            workshop.make(name, run, out / name)
+            maker.make(name, run, out / name)
             longest = max(longest, time.monotonic() - now)
     for name in chosen:
         if (out / name / "measured.json").exists():

@@ -200,7 +200,7 @@ def _head(task: str, first: list[str], paper: list[str]) -> list[str]:
 
 
 def _row(task: str, first: list[str], paper: list[str], found: list[Result], full: list[Result]) -> str:
-    """Of a model, and how it differs from full fine-tuning."""
+    """The row of a model, and how it differs from full fine-tuning."""
     _distinct(found)
     own = OWN if found[0]["run"].startswith("ttc") else None
     cells = [_accuracy(found, benchmark, own) for benchmark in ANSWERED[task]] + paper
@@ -252,7 +252,7 @@ def _read(folder: Path) -> list[Result]:
 
 
 def _each(folder: Path) -> dict[str, list[Result]]:
-    """Runs by the value that their folder is named by."""
+    """The runs by the value that names their folder."""
     return {path.name: _read(path) for path in sorted(folder.glob("*"), key=lambda path: float(path.name))}
 
 
@@ -277,7 +277,7 @@ def _likelihood(runs: list[Result], benchmark: str, horizon: int | None) -> str:
 
 
 def _nats(runs: list[Result], benchmark: str, horizon: int | None) -> str:
-    """Likewise, without an interval."""
+    """The mean log-likelihood per token over `runs`, without an interval."""
     return f"{mean(_one(run, 'likelihood', benchmark, horizon)['per_token']['mean'] for run in runs):.4f}"
 
 
@@ -304,7 +304,7 @@ def _solutions(runs: list[Result], benchmark: str) -> Sequence[float]:
 
 
 def _caption(runs: list[Result], first: Result, *, likelihoods_alone: bool) -> str:
-    """Of the table of `runs`, with the command of the first of them that is its subject."""
+    """The caption of the table of `runs`, with the command of the first run that is its subject."""
     trained = [run for run in runs if run["config"]["trained"]]
     config = (trained or runs)[0]["config"]
     check_alike(trained, fields=SAME)

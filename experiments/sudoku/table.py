@@ -187,7 +187,7 @@ def _of(runs: list[dict[str, Any]], arm: str) -> list[dict[str, Any]]:
 def _boards(
     runs: list[dict[str, Any]], data: str, loops: int | None, horizon: int | None = None, mode: str = "single"
 ) -> list[float]:
-    """Boards that are solved, in percent, of each run."""
+    """The boards that each run solves, in percent."""
     asked = {"data": data, "mode": mode, "loops": loops, "horizon": horizon}
     return [100 * rate["boards"]["rate"] for run in runs for rate in run["results"] if asked.items() <= rate.items()]
 

@@ -182,7 +182,7 @@ def test_answers_under_other_settings_are_not_mixed(verified, hasty):
 
 
 def test_made_up_rows_pass_from_end_to_end(verified):
-    """As the problems are answered by hand: a wrong label is found out."""
+    """The answers were made by hand; a wrong label is found out."""
     data = rows(20)
     right = {row["problem"]: row["answer"] for row in data}
     data[3]["answer"] = "1000"

@@ -131,7 +131,7 @@ def test_lm(models, tmp_path, kind):
 
 @pytest.fixture(scope="module")
 def sudoku(tmp_path_factory):
-    """Not a number where a 9 is given."""
+    """A model whose output is NaN where a 9 is given."""
     torch.manual_seed(0)
     net = TTCNetForCellClassification(SudokuTraining(layers=2, width=32, heads=2).model())
     with torch.no_grad():

@@ -12,8 +12,8 @@ import typer
 
 from experiments.lqr_in_a_token import __main__ as lqr_in_a_token
 from experiments.lqr_in_a_token.arms import ARMS, OWN, SWITCHES, Switched, layer_of, plan_rank_one, towards
+from experiments.lqr_in_a_token.readers import Readers
 from experiments.lqr_in_a_token.tokens import STEPS, TASKS, UNSTABLE, draw, features, first_action, tokens
-from experiments.lqr_in_a_token.training import Readers
 from experiments.shared.stacks import Settings
 from tests.raising import told
 from ttcnet.lqr import LQR, ModulatedLQR, plan, solve

@@ -112,7 +112,7 @@ def test_a_recipe_that_was_killed_between_two_checkpoints_resumes(small, monkeyp
 
 
 def record_first_steps(monkeypatch):
-    """In which thread each trainer takes its first step: on a GPU it records a graph, which bears no other work."""
+    """Note the thread of each trainer's first step: on a GPU the step records a graph, beside which nothing may run."""
     advance, found = Learner.advance, {}
 
     def watched(trainer):

@@ -18,7 +18,7 @@ enabled = torch.backends.cuda.cudnn_sdp_enabled
 
 @pytest.fixture(autouse=True)
 def attention():
-    """As torch starts, before each test and after it."""
+    """Restore the setting that torch starts with, before each test and after it."""
     before = enabled()
     torch.backends.cuda.enable_cudnn_sdp(True)
     yield

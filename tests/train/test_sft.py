@@ -129,7 +129,7 @@ def test_horizons_are_drawn_step_by_step(make, monkeypatch):
 
 
 def test_a_model_with_its_own_layers_still_plans(make, monkeypatch):
-    """With nothing more inserted, horizons are drawn as before, and its own is kept."""
+    """If no layer is inserted, horizons are drawn as before, and the model's own stays."""
     seen = watched(monkeypatch)
     net = adapter.insert(model(), adapter.TTCAdapterConfig(**ADAPTER, horizon=5))
     with raises("has-layers", "insert", "ttc"):

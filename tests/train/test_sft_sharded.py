@@ -113,7 +113,7 @@ def killed(folder):
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_resumed_by_another_number(count, killed, folder):
-    """From the same weights, to the bit; and to those of a run that was never killed."""
+    """It starts from the same weights, to the bit, and ends at those of a run that was never killed."""
     files = sorted(path.name for path in killed.glob("checkpoint*"))
     assert files == [*(f"checkpoint-3.part-{number}.safetensors" for number in (1, 2, 3)), "checkpoint-3.safetensors"]
     out = folder / f"resumed-{count}"

@@ -122,7 +122,7 @@ def test_missing_weights_are_not_made_up(words, tmp_path, command):
 
 @pytest.mark.slow
 def test_a_piped_yes_changes_nothing(words, tmp_path):
-    """In a process of its own, with a real pipe."""
+    """The command runs in a process of its own, with a real pipe."""
     folder = with_code(tmp_path / "model", tmp_path / "ran", *KINDS["model"])
     call = [sys.executable, "-m", "ttcnet", *words(COMMANDS["eval likelihood"]), "--model", str(folder)]
     done = subprocess.run(call, input="y\n" * 9, capture_output=True, text=True, timeout=300)

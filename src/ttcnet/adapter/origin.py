@@ -52,7 +52,7 @@ class Origin:
     config: Any
     layers: Any
     training: bool
-    base_name: str | None = None  # of the model that layers were inserted into, in this process
+    base_name: str | None = None  # name of the model that layers were inserted into, in this process
     unsaved = False  # whether they are in no file
     beside_lora = False  # whether they are trained in place while PEFT trains something else
 
@@ -96,7 +96,7 @@ def _refuse_tuners(inserted: InsertedLayers) -> None:
 
 
 def mark_inserted(model: Any, silent: bool) -> None:
-    """After `insert`, tell PEFT, and TRL too unless the layers put out zero."""
+    """Tell PEFT that layers were inserted; tell TRL too, unless their output is zero."""
     config = model.config
     model.base_model.unsaved = True
     if config._name_or_path:
@@ -109,7 +109,7 @@ def mark_inserted(model: Any, silent: bool) -> None:
 
 
 def mark_loaded(model: Any, folder: str | os.PathLike[str]) -> None:
-    """After `load`, the folder of the adapter stands for the model."""
+    """Give a loaded model the folder of its adapter as name."""
     _bases[os.path.abspath(folder)] = model.config._name_or_path
     model.name_or_path = model.config._name_or_path = str(folder)
 

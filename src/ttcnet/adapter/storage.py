@@ -20,7 +20,7 @@ from ttcnet.storage.writing import write_text
 
 from .card import adapter_card
 from .config import TTCAdapterConfig
-from .control import inserted_of, outermost
+from .enable_freeze import inserted_of, outermost
 from .in_place import build_layers
 from .insert_remove import Model, attach, base_of, check
 from .inserted_layers import InsertedLayers

@@ -47,7 +47,7 @@ def rates(device: str) -> Rates:
 
 
 def _soonest(run: Callable[[], object], device: str) -> float:
-    """Seconds of the fastest of some runs."""
+    """The seconds of the fastest of some runs."""
     times = []
     for _ in range(1 + REPEATS):
         _wait(device)
@@ -70,7 +70,8 @@ def forward_work(problems: int, heads: int, n: int, m: int, horizon: int) -> Wor
 
 
 def both_work(problems: int, heads: int, n: int, m: int, horizon: int) -> Work:
-    """The same and the closed loops of problem and adjoint with all gradients, which read the family again."""
+    """The work of both passes: forward, then the closed loops of problem and adjoint with all gradients, which read
+    the family again."""
     forward = forward_work(problems, heads, n, m, horizon)
     steps = horizon * (12 * n * n + 12 * n * m)
     moved = 2 * _family_bytes(problems, heads, n, m) + NUMBER * problems * m

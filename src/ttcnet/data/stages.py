@@ -61,7 +61,7 @@ class Stage:
             yield row
 
     def peek(self) -> Iterator[Content]:
-        """The same rows, before the work on them."""
+        """Yield the rows of the stage as they come in, before it works on them."""
         for path in self._inputs:
             for row in rows(str(path)):
                 yield row.content

@@ -68,8 +68,8 @@ def a_program_each(most: int) -> AbstractContextManager[None]:
 
 @contextmanager
 def compiling_up_to(times: int) -> Iterator[None]:
-    """Inside, torch compiles a function up to so many times, for other kinds of inputs, before it gives up; its default
-    is 8."""
+    """Inside the block, torch compiles a function for up to `times` kinds of inputs before it gives up; its default is
+    8."""
     limits: Any = torch._dynamo.config
     before = limits.recompile_limit
     if times > before:

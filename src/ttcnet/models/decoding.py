@@ -43,7 +43,7 @@ def drawn(scores: Tensor, uniform: Tensor | None, temperature: float) -> Tensor:
     mass = (scores / temperature).double().softmax(-1).cumsum(-1)
     point = uniform.double() * mass[:, -1]
     chosen = torch.searchsorted(mass, point[:, None], right=True)[:, 0]
-    return chosen.clamp_max(scores.shape[-1] - 1)  # of NaN
+    return chosen.clamp_max(scores.shape[-1] - 1)  # NaN would choose a place behind the last
 
 
 def ends_of(model: Any, tokenizer: Any) -> list[int]:
@@ -172,10 +172,10 @@ def _grow(
             return_dict_in_generate=True, **options,
         )  # fmt: skip
         ids, cache = made.sequences, made.past_key_values
-        kept = (~rows.ended[rows.active]).nonzero()[:, 0]
-        if ids.shape[1] == width + rows.limit or not len(kept):
+        growing = (~rows.ended[rows.active]).nonzero()[:, 0]
+        if ids.shape[1] == width + rows.limit or not len(growing):
             return rows
-        ids, mask, rows.active = ids[kept], mask[kept], rows.active[kept]
+        ids, mask, rows.active = ids[growing], mask[growing], rows.active[growing]
         mask = torch.nn.functional.pad(mask, (0, ids.shape[1] - mask.shape[1]), value=1)
         if cache is not None:
-            cache.reorder_cache(kept)
+            cache.reorder_cache(growing)

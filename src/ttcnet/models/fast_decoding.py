@@ -114,9 +114,9 @@ class _Rows:
         self.logprobs = torch.zeros(len(prompts), limit, device=device)
         self.ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
         self.token = torch.zeros(len(prompts), 1, dtype=torch.long, device=device)
-        self.position = self.real.sum(1, keepdim=True) - 1  # of the last token in its row
-        self.column = torch.zeros(1, dtype=torch.long, device=device)  # of `made`
-        self.slot = torch.full((1,), width - 1, device=device)  # of the cache
+        self.position = self.real.sum(1, keepdim=True) - 1  # the place of the last token in its row
+        self.column = torch.zeros(1, dtype=torch.long, device=device)  # the next column of `made`
+        self.slot = torch.full((1,), width - 1, device=device)  # the last slot of the cache in use
         self.seen = torch.full((len(prompts), 1, 1, length), float("-inf"), dtype=model.dtype, device=device)
         self.seen[..., :width].masked_fill_(self.real[:, None, None], 0.0)
         self.one = torch.ones_like(self.token, dtype=torch.bool)

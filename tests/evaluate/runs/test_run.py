@@ -185,7 +185,7 @@ def test_problems_with_half_a_letter_are_refused():
 
 
 def test_puzzles_of_countdown_are_graded_by_their_numbers(tmp_path):
-    """Not by their answer, an expression, whose value is no secret: it is the target, which the problem names."""
+    """Their answer, an expression, does not serve: its value is the target, which the problem names."""
     rows = [row(puzzle) for puzzle in make(3, Difficulty(), split="test")]
     file = write(tmp_path / "puzzles.jsonl", *rows)
     task = find(str(file))

@@ -190,7 +190,7 @@ def test_a_script_needs_no_guard_and_ends(tmp_path):
 
 @pytest.mark.slow
 def test_ten_thousand_answers_in_a_minute_on_two_cores():
-    """By processor time, which does not depend on what else the machine is doing."""
+    """The time is the processor's, which does not depend on what else the machine is doing."""
     pairs = [
         (rf"\frac{{{number}}}{{{number % 97 + 2}}}", rf"we get $x = \boxed{{\dfrac{{{number}}}{{{number % 89 + 2}}}}}$")
         for number in range(10_000)

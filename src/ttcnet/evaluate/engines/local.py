@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ttcnet.adapter.folder import with_adapter
+from ttcnet.adapter.base_with_adapter import with_adapter
 from ttcnet.command_options import usable
 from ttcnet.errors import fail
 from ttcnet.machine.processes import local_rank
@@ -23,7 +23,7 @@ from ttcnet.tasks.chat import prompt
 
 from .base import CUT, Answer, Ask, Groups, Sampling, Watch, unwatched
 
-SHARE = 0.7  # of the free memory that a batch may take, by estimate
+SHARE = 0.7  # the share of free memory that a batch may take, by estimate
 
 
 class Local:
@@ -38,7 +38,8 @@ class Local:
         self.plans = bool(ttc_layers(model))
 
     def facts(self) -> dict[str, str]:
-        """With a number for the weights, by their first values: another model under the same name is noticed."""
+        """What a resumed run compares: name, and a hash of the first values of all weights, so that another model under
+        the same name is noticed."""
         total = hashlib.sha256()
         for name, weight in sorted(self.model.named_parameters()):
             total.update(f"{name} {tuple(weight.shape)} {weight.detach().flatten()[:8].tolist()}".encode())
@@ -50,7 +51,7 @@ class Local:
         room = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         longest = max(len(self.prompt(ask)) for ask in asks)
         if room is not None and longest + max_tokens > room:
-            remedy = f"Pass --max-tokens {room - longest} or less." if room > longest else "Leave out long problems."
+            remedy = f"Pass --max-tokens {room - longest} or less." if room > longest else "Leave out long examples."
             rule = f"must leave room for prompts of up to {longest} tokens in the {room} that the model takes"
             fail("max-tokens", rule, max_tokens, remedy, "too-long")
 
@@ -84,7 +85,7 @@ class Local:
             ]
 
     def prompt(self, ask: Ask) -> list[int]:
-        """As in fine-tuning."""
+        """Make the tokens of a question, by the same chat template as fine-tuning."""
         return [*prompt(ask.messages, self.tokenizer), *self._prefix(ask)]
 
     def _prefix(self, ask: Ask) -> list[int]:

@@ -211,7 +211,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def _check_settings(settings: LMEvalConfig, model: TTCNetLM, out: Path) -> None:
-    """Those of the answers that are there, the model's weights included; kept from now on if there are none."""
+    """Compare settings and weights with those of the stored answers; if there are no answers, store the settings."""
     facts = Local(model.model, model.tokenizer, name=settings.model).facts()
     folder = RunFolder(out, asdict(settings) | facts, what="evaluation", packages=["lm_eval"])
     if any(out.glob("answers-*.jsonl")):
@@ -238,5 +238,5 @@ def _write(results: dict[str, Any], settings: LMEvalConfig, model: TTCNetLM, out
 
 
 def _plain(content: Any) -> Any:
-    """Fit for JSON."""
+    """Convert a value into one that JSON can hold."""
     return json.loads(json.dumps(content, default=handle_non_serializable))

@@ -78,7 +78,7 @@ class RunConfig:
         return Ask(messages, seed_of(self.seed, key.problem, key.sample), name=name)
 
     def settings(self) -> dict[str, Any]:
-        """For settings.json: a resumed run must have the same."""
+        """The content of settings.json. A resumed run must have the same."""
         fields = ("name", "samples", "temperature", "max_tokens", "system", "seed")
         content = {name: getattr(self, name) for name in fields} | {"horizons": list(self.horizons)}
         return content | {"problems": len(self.examples), "data": digest(self.examples)}
@@ -165,7 +165,7 @@ def missing(config: RunConfig, folder: Path) -> int:
 
 
 def _questions(config: RunConfig) -> list[dict[str, Any]]:
-    """For problems.jsonl: questions and right answers."""
+    """The content of problems.jsonl: questions and right answers."""
     return [
         {"number": example.number, "text": config.task.prompt(example), "answer": example.answer}
         for example in config.examples
@@ -175,7 +175,7 @@ def _questions(config: RunConfig) -> list[dict[str, Any]]:
 def _graded(
     threads: ThreadPoolExecutor, config: RunConfig, group: list[tuple[Key, Answer]], seconds: float
 ) -> list[dict[str, Any]]:
-    """Lines for the file. `seconds` is the time per answer."""
+    """Grade a group of answers. Returns lines for the file; `seconds` is the time per answer."""
 
     def grade(pair: tuple[Key, Answer]) -> Verdict | None:
         key, answer = pair

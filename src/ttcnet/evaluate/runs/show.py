@@ -63,7 +63,7 @@ def _page(line: dict[str, Any], problem: Any, place: str) -> RenderableType:
 
 
 def page_through(pages: list[RenderableType], console: Console, key: Callable[[], str]) -> None:
-    """Forward with Enter, space or n, back with p, out with q. All pages at once if this is no terminal."""
+    """Show pages: Enter, space or n goes forward, p back, q quits. Without a terminal, print all at once."""
     if not console.is_terminal:
         for page in pages:
             console.print(page)

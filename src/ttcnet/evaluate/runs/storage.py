@@ -120,7 +120,7 @@ def _is_scores(value: Any) -> bool:
 
 
 def evaluation_settings(folder: Path, **fields: type) -> dict[str, Any]:
-    """The settings of the evaluation in a folder, with at least these fields; an error if there is none."""
+    """Read the settings of an evaluation, which must have at least these fields."""
     if not (folder / SETTINGS).is_file():
         near = (
             path for depth in DEPTHS for path in folder.glob(f"{depth}{SETTINGS}")

@@ -51,7 +51,7 @@ def figures(lines: list[Line], settings: dict[str, Any], task: Task) -> dict[str
 
 
 def metrics(lines: list[Line], samples: int, task: Task) -> dict[str, Mean | None]:
-    """Those of the task, of all answers that did not fail."""
+    """The task's metrics, over all answers that did not fail."""
     answered = defaultdict[int, list[Verdict]](list)
     for line in lines:
         if line["verdict"] != FAILED:

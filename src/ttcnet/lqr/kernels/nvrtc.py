@@ -127,18 +127,18 @@ def _binary(name: str, defines: tuple[tuple[str, str], ...], capability: tuple[i
     _compiler().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     source = _source(name)
     key = hashlib.sha256(source + repr((options, major.value, minor.value)).encode()).hexdigest()[:32]
-    kept = _kept(key)
+    file = _cache_file(key)
     try:
-        if kept is not None and kept.exists():
-            return kept.read_bytes()
+        if file is not None and file.exists():
+            return file.read_bytes()
     except OSError:
         pass  # not readable: compile
     code = _compile(name, source, options)
-    _keep(code, kept)
+    _store(code, file)
     return code
 
 
-def _kept(key: str) -> Path | None:
+def _cache_file(key: str) -> Path | None:
     """The path of a cached binary; None for a user without a home."""
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ttcnet" / f"{key}.cubin"
@@ -146,12 +146,12 @@ def _kept(key: str) -> Path | None:
         return None
 
 
-def _keep(code: bytes, kept: Path | None) -> None:
+def _store(code: bytes, file: Path | None) -> None:
     try:
-        if kept is None:
+        if file is None:
             raise OSError(errno.ENOENT, "there is no home")
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(kept) as new:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(file) as new:
             new.write_bytes(code)
     except OSError as error:
         tell_unkept("XDG_CACHE_HOME", str(error.strerror or error))

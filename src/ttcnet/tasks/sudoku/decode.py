@@ -25,7 +25,7 @@ BATCH = {"cpu": 64, "cuda": 1024}  # boards in one pass of the model; on a CPU, 
 def probabilities(
     model: TTCNetForCellClassification, puzzles: Tensor, horizon: int | None = None, loops: int | None = None
 ) -> Tensor:
-    """Of every digit in every cell, (boards, 81, 9), in float32."""
+    """The probability of every digit in every cell, (boards, 81, 9), in float32."""
     parts = puzzles.to(model.device).split(BATCH.get(model.device.type, 1024))
     with one_thread() if len(puzzles) <= FEW else nullcontext():
         logits = [model(part, horizon=horizon, loops=loops).logits for part in parts]

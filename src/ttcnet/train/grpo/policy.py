@@ -38,7 +38,7 @@ class Piece:
 
     Args:
         ids: prompts and answers, (samples, length), padded at the end.
-        kept: how many of the last scores are needed.
+        last: the number of scores at the end of a sample that are needed.
         at: the places of the scores of an answer's tokens, among the needed scores of all samples in a row.
         goals: these tokens.
         advantage: of each of them.
@@ -50,7 +50,7 @@ class Piece:
     """
 
     ids: Tensor
-    kept: int
+    last: int
     at: Tensor
     goals: Tensor
     advantage: Tensor
@@ -166,17 +166,17 @@ class Policy:
     def scores(self, model: nn.Module, piece: Piece) -> Tensor:
         """Log-probabilities at the tokens of answers, (tokens, words), at the temperature of the policy."""
         ids, at = piece.ids.to(self.device), piece.at.to(self.device)
-        options = dict(use_cache=False, logits_to_keep=piece.kept) | at_horizon(piece.horizon)
+        options = dict(use_cache=False, logits_to_keep=piece.last) | at_horizon(piece.horizon)
         found = model(input_ids=ids, **options).logits[:, :-1]
         logits = found.flatten(0, 1).index_select(0, at)
         return logits.to(working_dtype(logits.dtype)) / self.config.temperature
 
     def logprobs(self, model: nn.Module, piece: Piece) -> Tensor:
-        """Of the tokens of answers."""
+        """The log-probabilities of the tokens of answers."""
         return _of_tokens(self.scores(model, piece).log_softmax(-1), piece)
 
     def remembered(self, model: nn.Module, pieces: Iterable[Batch], step: int) -> list[Batch]:
-        """Pieces with the log-probabilities from before the updates that the loss needs."""
+        """Add to pieces the log-probabilities from before the updates, which the loss needs."""
         several, found = self.config.updates > 1 or self.sampling is not None, list[Batch]()
         for (piece,) in pieces:
             if several:
@@ -253,5 +253,5 @@ def _of_tokens(every: Tensor, piece: Piece) -> Tensor:
 
 
 def _seed(*parts: int) -> int:
-    """For one sample."""
+    """The seed of one sample, a hash of the parts."""
     return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:6], "big")

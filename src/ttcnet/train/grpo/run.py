@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ttcnet import adapter
-from ttcnet.adapter.folder import has_lora, to_train
+from ttcnet.adapter.base_with_adapter import has_lora, to_train
 from ttcnet.command_options import usable
 from ttcnet.errors import fail
 from ttcnet.machine.processes import join_job

@@ -36,7 +36,7 @@ class Sample(NamedTuple):
 
 
 class GradingError(Exception):
-    """Some process could not grade an answer. Nothing was learned from the samples of the step, in any process."""
+    """A process could not grade an answer. No process has learned from the samples of the step."""
 
     def __init__(self, error: BaseException | None, about: str, first: int) -> None:
         super().__init__(str(error))
@@ -69,7 +69,7 @@ class Questions:
         """Fail if a prompt and its answer are too long for a model."""
         room, longest = getattr(model.config, "max_position_embeddings", None), max(map(len, self.prompts))
         if room is not None and longest + max_tokens > room:
-            remedy = f"Pass {room - longest} or less." if room > longest else "Leave out long problems."
+            remedy = f"Pass {room - longest} or less." if room > longest else "Leave out long examples."
             rule = f"must leave room for prompts of up to {longest} tokens in the {room} that the model takes"
             fail("max_tokens", rule, max_tokens, remedy, "too-long")
 

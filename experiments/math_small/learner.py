@@ -31,7 +31,7 @@ EXCESS = 1e6  # the cost of a token above the most; rows that are too long make 
 
 
 class SortedAnswers(Answers):
-    """That of `ttcnet sft`, in micro-batches of at most `most` tokens. Logits are computed where they count."""
+    """The objective of `ttcnet sft`, in micro-batches of at most `most` tokens. Only logits that count are computed."""
 
     def __init__(self, model: Any, examples: Sequence[Example], config: FineTuning, most: float = math.inf) -> None:
         super().__init__(model, examples, config)
@@ -55,7 +55,7 @@ def learner(model: Any, examples: Sequence[Example], config: FineTuning, most: f
 
 @contextmanager
 def fast(model: Any, compiled: bool = False) -> Iterator[None]:
-    """During training: attention without a mask, and compiled layers."""
+    """Inside the block, attention has no mask and layers are compiled."""
     before = model.config._attn_implementation
     layers = [layer for layer in model.base_model.layers if compiled and not inserted_layers(layer)]
     model.config._attn_implementation = CAUSAL

@@ -32,7 +32,7 @@ def enable(model: nn.Module) -> None:
 
 @contextmanager
 def disabled(model: nn.Module) -> Iterator[None]:
-    """`disable` for the time of a `with` block."""
+    """Skip the inserted layers for the time of a `with` block. See `disable`."""
     before = [layer.enabled for layer in layers_of(model)]
     disable(model)
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ttcnet.environment import commit, machine, versions
-from ttcnet.settings import check_settings
+from ttcnet.run_folder import check_settings
 from ttcnet.storage.reading import read_text
 from ttcnet.storage.special import check_regular
 from ttcnet.storage.writing import write_csv
@@ -57,11 +57,10 @@ def measured(path: Path, where: Row) -> list[Row]:
     check_regular("out", path)
     if not path.exists():
         return []
-    rows, names = read(path), where.keys() - {"date"}
+    rows, remedy = read(path), "Leave --resume out to measure everything anew."
+    compared: dict[str, Any] = dict(only=where.keys() - {"date"}, field="machine, versions and commit", remedy=remedy)
     for row in rows:
-        then, now = ({name: each.get(name) for name in sorted(names)} for each in (row, where))
-        remedy = "Leave --resume out to measure everything anew."
-        check_settings(path, then, now, "measurements", field="machine, versions and commit", remedy=remedy)
+        check_settings(path, row, where, "measurements", **compared)
     return rows
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from experiments.commands import current
 from experiments.shared.tables import check_alike
 from experiments.where_planning_pays.table import verdict, with_error
-from ttcnet.train.run import settings_of
+from ttcnet.run_folder import settings_of
 
 Run = dict[str, Any]
 ARMS = {

@@ -16,7 +16,7 @@ SIZES = {
     "num_hidden_layers": 4096, "num_attention_heads": 4096, "hidden_size": 2**20, "grid": 1024,
     "loops": 65_536, "num_labels": 65_536, "kernel": 1024, "iterations": 1024, "num_key_value_heads": 4096,
 }  # fmt: skip
-BASE = {  # of models of transformers: the most, and the names of such sizes in their families
+BASE = {  # bounds of transformers' models, and the names of such sizes in their families
     4096: "num_hidden_layers num_layers n_layer n_layers num_attention_heads num_key_value_heads n_head n_heads",
     2**16: "num_labels",
     2**20: "hidden_size d_model n_embd",
@@ -24,8 +24,12 @@ BASE = {  # of models of transformers: the most, and the names of such sizes in 
     "num_experts num_local_experts",
 }
 SEED = 2**32 - 1
+COUNTS = {"samples": 65_536, "n": 65_536, "count": 10**7, "epochs": 10**6}  # and COUNT for others
+COUNT = 10**9
+RATE = 1.0  # of learning
+DECAY = 100.0  # of weights
 TOGETHER = 64  # layers inserted in one place
-WEIGHTS = 2**30  # of a TTC layer, about
+WEIGHTS = 2**30  # the most weights of a TTC layer, about
 
 
 def check_horizon(field: str, steps: int) -> None:
@@ -37,11 +41,8 @@ def check_horizon(field: str, steps: int) -> None:
             fail(field, f"must be {most} or less", shown(steps), remedy, "too-large")
 
 
-check_reach = check_horizon  # its name in ttcnet.lqr
-
-
 def check_size(field: str, value: object, least: int, remedy: str) -> int:
-    """`value`, if it is an integer from `least` to the bound of the field, with or without ttc_ in front."""
+    """Return `value` if it is an integer from `least` to the bound of the field, with or without ttc_ in front."""
     size, most = check_integer(field, value, least, remedy), SIZES.get(field.removeprefix("ttc_"), LARGE)
     if field == "horizon":
         check_horizon(field, size)
@@ -72,6 +73,28 @@ def check_weights(width: int, heads: int, state_size: int, action_size: int, ran
         got = f"{heads}, {state_size}, {action_size} and {rank} at width {width}, about {about} weights"
         remedy = "Pass smaller ones; 16 is usual for all four."
         fail("heads, state_size, action_size and rank", rule, got, remedy, "too-large")
+
+
+def check_count(field: str, value: float | None) -> None:
+    """Fail if something is wanted more often than any machine can do it. None passes."""
+    most = COUNTS.get(field, COUNT)
+    if value is not None and value > most:
+        got = shown(value) if isinstance(value, int) else f"{value:g}"
+        fail(field, f"must be {most:,} or less", got, "Pass a smaller number.", "too-large")
+
+
+def check_rates(settings: Any, *fields: str, zero: bool = False) -> None:
+    """Fail if learning rates, or the weight decay, are out of bounds: beyond them, weights are thrown about and mean
+    nothing, though they may stay finite. `zero`: whether a rate may be 0. None passes."""
+    for field in fields:
+        value = getattr(settings, field)
+        if value is not None and not (0 < value <= RATE or (zero and value == 0)):
+            rule = f"must be {'0 or more' if zero else 'above 0'}, and {RATE:g} at most"
+            fail(field, rule, value, "Pass such a number; 0.01 is a high rate already.", "out-of-range")
+    if not 0 <= settings.weight_decay <= DECAY:
+        fail(
+            "weight_decay", f"must be between 0 and {DECAY:g}", settings.weight_decay, "Pass 0.1, say.", "out-of-range"
+        )
 
 
 def check_seed(seed: int) -> None:

@@ -130,7 +130,7 @@ def fail(
 
 
 def check_integer(field: str, value: object, least: int, remedy: str) -> int:
-    """`value`, if it is an integer of `least` or more. True and False are not integers here."""
+    """Return `value` if it is an integer of `least` or more. True and False are not integers here."""
     if isinstance(value, bool) or not isinstance(value, int):
         fail(field, "must be an integer", repr(value), remedy, "type")
     if value < least:
@@ -163,14 +163,16 @@ def _sentence(error: Exception) -> str:
     if _is_of_memory(error):
         said = str(error).partition("\n")[0].rstrip(".") or "none is left"
         return f"There is not enough memory: {said}. Ask for less, or take a larger machine."
-    if not isinstance(error, OSError) or error.strerror is None or error.filename is None:
+    if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
+    if error.filename is None:
+        return f"A file could not be read or written: {error.strerror}. Make room, or pass another path."
     return f"{error.filename}: {error.strerror}. Pass another path."
 
 
 @contextmanager
 def errors_as_sentences() -> Iterator[None]:
-    """Around a command: print an error without its traceback, if its text is enough."""
+    """Print an error that a command raises inside the block; leave out its traceback if the text is enough."""
     import typer
 
     from .terminal.console import DEBUG, say

@@ -1,5 +1,4 @@
-"""Settings of a run: a TOML file is read into tables, and a table becomes a dataclass. Errors name file and key. A run
-that is resumed must have the settings that it was started with."""
+"""Settings of a run: a TOML file is read into tables, and a table becomes a dataclass. Errors name file and key."""
 
 from __future__ import annotations
 
@@ -12,6 +11,7 @@ from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from .errors import fail
+from .storage.special import check_regular
 
 Made = TypeVar("Made")
 WORDS: dict[Any, str] = {
@@ -35,6 +35,7 @@ def read_toml(path: Path, variants: Sequence[str] | None = None) -> dict[str, An
             the same, the later one counts. {variant} in `out` becomes their names. None: there are no variants, and
             `variant` is a key like others.
     """
+    check_regular("settings", path)
     if not path.is_file():
         remedy = "Name a TOML file; the documentation says how to write one."
         fail("settings", "must be a file", f"{str(path)!r}, which is none", remedy, "not-found")
@@ -124,18 +125,3 @@ def _is(value: Any, kind: Any) -> bool:
         inside = value.values() if isinstance(value, dict) else value
         return isinstance(value, outer) and all(_is(each, get_args(kind)[-1]) for each in inside)
     return isinstance(value, (int, float) if kind is float else kind) and (kind is bool or not isinstance(value, bool))
-
-
-def check_settings(
-    place: Path,
-    then: dict[str, Any],
-    now: dict[str, Any],
-    what: str = "run",
-    *,
-    field: str = "settings",
-    remedy: str = "Give the settings that it was started with, or choose another folder.",
-) -> None:
-    """Fail if the run at a place is resumed with other settings than it was started with."""
-    if changed := {name: (then.get(name), now.get(name)) for name in then | now if then.get(name) != now.get(name)}:
-        rule = f"must be those of the {what} in {place}"
-        fail(field, rule, f"(then, now): {changed}", remedy, code="settings-changed")

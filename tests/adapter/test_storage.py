@@ -115,7 +115,7 @@ def test_the_context_is_kept(tmp_path, caplog):
 
 
 def test_the_base_may_be_a_copy_in_a_folder(tmp_path):
-    """Of owner/name on the Hub, a folder called name; not another owner's, nor another name."""
+    """A folder called name stands for owner/name of the Hub; another owner's or another name does not."""
 
     def named(name):
         plain = base()
@@ -347,3 +347,10 @@ def test_a_wrong_base(saved):
     adapter.load(named("someone/some-model", "abc"), saved)
     adapter.load(named(""), saved)
     adapter.load(named("someone/other"), saved, any_base=True)
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "file").write_text("x")
+    model = adapter.insert(base(), config())
+    with raises("not-writable", "folder", "is a file"):
+        adapter.save(model, tmp_path / "file")

@@ -1,6 +1,7 @@
 """Ways to damage a file, each with a name: by its bytes, by what its format holds, and by what its fields say."""
 
 import json
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -67,6 +68,16 @@ def to_file(path: Path) -> None:
     path.write_text("x")
 
 
+def to_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def to_zeros(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
 def gone(path: Path) -> None:
     path.unlink()
 
@@ -80,7 +91,7 @@ def fields(content: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def changed(content: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """With another value at a path; without the field where the value is `gone`."""
+    """The content with another value at a path; without the field if the value is `gone`."""
     if not path:
         return value
     first, *rest = path

@@ -185,7 +185,7 @@ def test_time_homogeneous(x, context, how):
 
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_a_pure_homogeneous_layer_changes_nothing_but_the_decays(x, context):
-    """Where a is negative; where it would be positive it is bounded by 4 decay_A, which is 0."""
+    """This holds where a is negative; where it would be positive it is bounded by 4 decay_A, which is 0."""
     modulated, pure = (
         TTCLayer(24, heads=3, state_size=4, time_homogeneous=how, context=context) for how in (False, "pure")
     )
@@ -235,7 +235,7 @@ def test_the_plan_is_handed_out(layer, x):
 
 
 def test_backends_agree_forward_and_backward(layer, x):
-    """With float64, within a few times the effect of a rounding of weights and tokens, 2e-6 of the largest."""
+    """They agree with float64, within a few times the effect of rounding weights and tokens, 2e-6 of the largest."""
 
     def results(backend, dtype):
         copied = copy.deepcopy(layer).to(dtype)
@@ -396,3 +396,10 @@ def test_compiled_for_more_and_fewer_tokens():
         x = torch.randn(tokens, 64, device="cuda", requires_grad=True)
         found, wanted = (torch.autograd.grad(f(x).square().sum(), x)[0] for f in (compiled, layer))
         assert torch.allclose(found, wanted, rtol=1e-3, atol=1e-3), tokens
+
+
+def test_numbers_that_are_not_floating_point_are_refused():
+    with raises("dtype", "x", "int64"):
+        TTCLayer(8, heads=1, state_size=2, rank=2)(torch.ones(2, 8, dtype=torch.int64))
+    with raises("dtype", "dtype", "int32"):
+        TTCLayer(8, heads=1, state_size=2, rank=2, dtype=torch.int32)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
-from ttcnet.command_options import Device, Trust, numbers, usable
+from ttcnet.bounds import check_count
+from ttcnet.command_options import Device, Trust, check_knobs, usable
+from ttcnet.command_options import horizons as horizons_of
 from ttcnet.errors import errors_as_sentences, fail
 from ttcnet.model_names import check_model
 from ttcnet.storage.locking import owned
@@ -51,7 +54,7 @@ def math_command(
     horizon: Annotated[
         list[str] | None, typer.Option(help="Horizon of TTC layers, or several: 1,2,4,8. Default: the task's.")
     ] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="Answers per problem. Default: the task's.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Answers to each example. Default: the task's.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0, help="0 is greedy. Default: the task's.")] = None,
     max_tokens: Tokens = None,
     cot: Annotated[bool, typer.Option(help="Ask for reasoning, or for the bare answer.")] = True,
@@ -68,12 +71,13 @@ def math_command(
     with errors_as_sentences():
         from ttcnet.tasks import find
 
+        steps = horizons_of("horizon", horizon)
+        check_count("samples", samples)
         _check(model, adapter, server, device)
         check_folder("out", out)
         tasks = [find(name, data) for name in benchmarks]
         _distinct([task.name for task in tasks])
-        horizons = numbers("horizon", horizon)
-        tell(f"Reading the problems of {', '.join(task.name for task in tasks)} ...")
+        tell(f"Reading the examples of {', '.join(task.name for task in tasks)} ...")
         with ExitStack() as opened:
             for task in tasks:
                 opened.enter_context(owned(out / task.name))
@@ -84,7 +88,7 @@ def math_command(
             with _engine(model, adapter, server, batch, device, patience, trust=trust_remote_code) as engine:
                 configs = [
                     RunConfig(
-                        task.name, task, examples, horizons or ((task.horizon,) if engine.plans else (None,)),
+                        task.name, task, examples, steps or ((task.horizon,) if engine.plans else (None,)),
                         samples or task.samples, task.temperature if temperature is None else temperature,
                         max_tokens or task.max_tokens,
                         (task.system if cot else task.system_no_cot) if system is None else system, seed,
@@ -138,11 +142,14 @@ def scaling_command(
         from ttcnet.extras import require
         from ttcnet.tasks import find
 
+        compared = horizons_of("horizons", [horizons])
+        check_knobs(horizon)
+        check_count("n", n)
         _check(model, adapter, server, device)
         check_folder("out", out)
         require("matplotlib", "eval", "Drawing the figure")  # now, not after all answers
         task = find(name, data)
-        tell(f"Reading the problems of {task.name} ...")
+        tell(f"Reading the examples of {task.name} ...")
         with owned(out):
             from ttcnet.evaluate.analysis.scaling import ScalingConfig, compare, method_runs
             from ttcnet.evaluate.analysis.scaling_table import METHODS, table
@@ -150,7 +157,7 @@ def scaling_command(
             from ttcnet.tasks.task import read_examples
 
             settings = ScalingConfig(
-                tuple(method or METHODS), numbers("horizons", [horizons]), horizon, n, temperature, breadth, depth,
+                tuple(method or METHODS), compared, horizon, n, temperature, breadth, depth,
                 cot, system, max_tokens, seed,
             )  # fmt: skip
             examples = read_examples(task, limit)
@@ -171,7 +178,7 @@ def show_command(
     only: Annotated[
         list[str] | None, typer.Option(help="right, wrong, unparsable (also wrong), failed or cut. Repeat for more.")
     ] = None,
-    problem: Annotated[int | None, typer.Option(help="Number of one problem.")] = None,
+    problem: Annotated[int | None, typer.Option(help="Number of one example.")] = None,
     horizon: Annotated[int | None, typer.Option(help="One horizon.")] = None,
 ) -> None:
     """Page through answers: Enter for the next, p for the previous, q to quit."""
@@ -236,7 +243,8 @@ def _tell(summaries: list[dict[str, Any] | None], out: Path) -> None:
     whole = [summary for summary in summaries if summary is not None]
     if whole:
         show(table(whole))
-        say(f"All answers are in {out}; page through them with: ttcnet eval show {out / whole[0]['settings']['name']}")
+        place = out / whole[0]["settings"]["name"]
+        say(f"All answers are in {out}; page through them with: ttcnet eval show {quote(str(place))}")
     _report_failures(summaries)
 
 

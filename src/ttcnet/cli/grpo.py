@@ -15,7 +15,7 @@ KEYS = (
     "held_out_examples = 200, held_out_every = 20, system, rewards = { right = 1.0 }, updates = 1, scale = true, "
     "clip = 0.2, clip_high (clip if not given), lora_rank = 16, sampling_horizon (horizon if not given), inserted_lr, "
     "warm_up = 0.0, weight_decay = 0.0, tokens_at_once = 131072, bf16 = true, check_pointing = false, save_every = 20, "
-    "keep = 2, log_every = 1 and report_to = none. A table [variant.NAME] holds settings that --variant NAME puts "
+    "keep = 2, log_every = 1 and report_to = none. A table \\[variant.NAME] holds settings that --variant NAME puts "
     "before the rest."
 )
 
@@ -33,7 +33,7 @@ def grpo(
     task: Annotated[
         str | None, typer.Option(help="JSON Lines file, Python file with a task, or name of a task to learn.")
     ] = None,
-    held_out: Annotated[str | None, typer.Option(help="Likewise: examples to measure on, not to train on.")] = None,
+    held_out: Annotated[str | None, typer.Option(help="Examples to measure on, not to train on, as --task.")] = None,
     out: Annotated[
         str | None, typer.Option(help="Folder of the run. An existing run is resumed; more --steps extend it.")
     ] = None,
@@ -41,7 +41,7 @@ def grpo(
     batch: Annotated[int, typer.Option(help="Examples per step, over all devices.")] = Reinforcement.batch,
     samples: Annotated[int, typer.Option(help="Answers to each example, a group.")] = Reinforcement.samples,
     max_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = Reinforcement.max_tokens,
-    temperature: Annotated[float, typer.Option(help="Of sampling.")] = Reinforcement.temperature,
+    temperature: Annotated[float, typer.Option(help="Temperature of sampling.")] = Reinforcement.temperature,
     beta: Annotated[
         float, typer.Option(help="Weight of the divergence from the model at the start.")
     ] = Reinforcement.beta,
@@ -49,7 +49,7 @@ def grpo(
         str, typer.Option(help="Sampler of the horizon of each step: pln:8,0.1,32, uniform:1,32 or fixed:8.")
     ] = Reinforcement.horizon,
     lr: Annotated[float, typer.Option(help="Learning rate.")] = Reinforcement.lr,
-    steps: Annotated[int, typer.Option(help="Steps.")] = Reinforcement.steps,
+    steps: Annotated[int, typer.Option(help="Updates of the weights.")] = Reinforcement.steps,
     device_batch: Annotated[
         int, typer.Option(help="Samples that a device computes at a time in an update.")
     ] = Reinforcement.device_batch,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ttcnet.command_options import Device
+from ttcnet.command_options import Device, check_knobs
 from ttcnet.errors import errors_as_sentences
 from ttcnet.storage.writing import check_picture
 from ttcnet.tasks.sudoku.loading import load
@@ -32,6 +32,7 @@ def solve(
     from ttcnet.tasks.sudoku.solver import conflicts, solutions, verdict
 
     with errors_as_sentences():
+        check_knobs(horizon, loops)
         board = parse(puzzle)
         warning, truth = verdict(board), solutions(board, limit=2)
         if warning:
@@ -46,7 +47,7 @@ def solve(
         with watched(net, "Solving", int((board == 0).sum())):
             for move in moves(net, board, horizon, loops):
                 filled[move.cell] = move.digit
-    # of several solutions the model is free to find another one than the solver
+    # if there are several solutions, the model may find another one than the solver
     wrong = filled != truth[0] if len(truth) == 1 else conflicts(filled)
 
     def style(cell: int, text: str) -> str:
@@ -79,6 +80,7 @@ def demo(
     from ttcnet.tasks.sudoku.generator import generate
 
     with errors_as_sentences():
+        check_knobs(None, loops)
         require("matplotlib", "models,plot", "ttcnet sudoku demo")
         check_picture("picture", picture)
         made = [generate(1, givens=(n, n), seed=seed + k) for k, n in enumerate(givens or ())]

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ttcnet.errors import fail
+from ttcnet.storage.special import check_regular
 from ttcnet.storage.writing import replacing
 
 
@@ -27,9 +28,9 @@ def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
 
 def write(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     """Write to a file that no other process uses yet."""
-    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with writing(path):
-        save_file(kept, path, metadata={"facts": json.dumps(facts)})
+        save_file(on_cpu, path, metadata={"facts": json.dumps(facts)})
 
 
 @contextmanager
@@ -68,13 +69,14 @@ def _facts(file: Any) -> dict[str, Any]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[Any]:
+    check_regular(str(path), path)
     with told(path):
         yield safe_open(path, "pt")
 
 
 @contextmanager
 def told(path: Path) -> Iterator[None]:
-    """While a file is read: turn its faults into an error of ours."""
+    """Turn faults of a file that is read inside the block into an error of ours."""
     try:
         yield
     except (SafetensorError, ValueError, RecursionError, KeyError, TypeError) as error:

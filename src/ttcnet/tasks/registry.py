@@ -9,13 +9,14 @@ from pathlib import Path
 
 from ttcnet.errors import check_integer, fail
 from ttcnet.settings import check_type
+from ttcnet.storage.special import check_regular
 
 from .countdown.task import Countdown
 from .jsonl import JsonLines
 from .math.benchmarks import BENCHMARKS
 from .task import Task, asking
 
-FIELDS = {"name": str, "temperature": float, "system": str, "system_no_cot": str}  # of a task, with their types
+FIELDS = {"name": str, "temperature": float, "system": str, "system_no_cot": str}  # fields of a task, with their types
 LEAST = {"horizon": 0, "samples": 1, "max_tokens": 1}
 NAME = re.compile(r"\w[\w.+-]{0,99}")
 
@@ -42,6 +43,7 @@ def find(name: str, data: Path | None = None) -> Task:
     if name in MADE:
         return MADE[name]()
     path = Path(name)
+    check_regular("benchmark", path)
     if not path.is_file():
         remedy = f"Pass a file with problem and answer in every line, or a name: {', '.join(NAMES)}."
         fail("benchmark", "must be a known name or a file", repr(name), remedy, "not-found")

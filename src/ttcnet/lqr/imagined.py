@@ -22,14 +22,14 @@ def fits(arguments: Sequence[Any]) -> bool:
 
 def forward(tensors: Sequence[Tensor], horizon: int, keep: bool) -> tuple[Tensor, Tensor]:
     """The first actions, and what is kept for the backward pass."""
-    u, kept = fused_cuda.forward(_family(tensors), horizon, keep, _skip)
-    return u.to(tensors[0].dtype), kept
+    u, points = fused_cuda.forward(_family(tensors), horizon, keep, _skip)
+    return u.to(tensors[0].dtype), points
 
 
-def backward(tensors: Sequence[Tensor], kept: Tensor, g: Tensor, horizon: int) -> list[Tensor]:
+def backward(tensors: Sequence[Tensor], points: Tensor, g: Tensor, horizon: int) -> list[Tensor]:
     """The gradients of all fields."""
     family = _family(tensors)
-    grads = fused_cuda.backward(family, horizon, kept, g.to(family.a.dtype).contiguous(), _skip)
+    grads = fused_cuda.backward(family, horizon, points, g.to(family.a.dtype).contiguous(), _skip)
     return [summed(grad, x.ndim).to(g.dtype) for grad, x in zip(grads, family, strict=True)]
 
 

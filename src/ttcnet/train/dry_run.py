@@ -19,7 +19,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from ttcnet import adapter
 from ttcnet.command_options import gpus as gpus_here
 from ttcnet.errors import fail
 from ttcnet.models.sharded_loading import skeleton
@@ -140,7 +139,7 @@ def dry_run(
     model = skeleton(config.model, getattr(torch, config.weights), trust_remote_code=trust_remote_code)
     model = insert(model, replace(config, compiled=False))
     length, steps = config.max_length or int(model.config.max_position_embeddings), steps_of(config)
-    horizons, plans = [1], bool(ttc_layers(model))
+    horizons, plans = [0], bool(ttc_layers(model))
     if plans:
         sampler = parse(config.horizon, seed=config.seed)
         horizons = [sampler.at(number) for number in range(min(steps or DRAWS, 10 * DRAWS))]
@@ -148,7 +147,7 @@ def dry_run(
     speed = Speed(efficiency * flop * 1e12, COPYING * copied * 1e12, HOST)
     sizes, trained = _sizes(model, config, gpus), trained_parameters(model).values()
     parameters, exchange = sum(x.numel() for x in model.parameters()), _exchange(model, config, gpus)
-    ledger, saved = _step(model, config, length, max(horizons), pieces > 1, gpus, speed)
+    ledger, saved = _step(model, config, length, max(horizons) or None, pieces > 1, gpus, speed)
     apart = pieces > 1 or (config.sharded and gpus > 1)  # gradients are not in the ledger
     planning = [math.fsum(plan_seconds(each, horizon) for each in ledger.plans) for horizon in horizons]
     planning_seconds = math.fsum(planning) / len(planning)
@@ -253,7 +252,7 @@ def _layers(model: nn.Module) -> Sequence[nn.Module]:
 
 
 def _step(
-    model: Any, config: FineTuning, length: int, horizon: int, begun: bool, gpus: int, speed: Speed
+    model: Any, config: FineTuning, length: int, horizon: int | None, begun: bool, gpus: int, speed: Speed
 ) -> tuple[Ledger, int]:
     """Forward and backward pass of a piece, by tensors without values; and bytes that were saved between the two."""
     spread = config.sharded and gpus > 1
@@ -262,8 +261,6 @@ def _step(
     row = Example([0] * length, [0] * length)
     answers = Answers(model.train(), [row] * config.device_batch, replace(config, packing=False))
     batch = answers.tensors([[row]] * config.device_batch)
-    if ttc_layers(model):
-        adapter.set_horizon(model, horizon)
     model.config._attn_implementation = ATTENTION
     mode = FakeTensorMode()
     emptied(model, mode)
@@ -282,7 +279,7 @@ def _step(
         held += [parameter.grad for parameter in trained if parameter.grad is not None]
         with warnings.catch_warnings(action="ignore"), Ledger(held, speed) as ledger:
             with torch.autocast("cpu", torch.bfloat16, config.bf16 and not spread):
-                loss, _ = answers.loss(model, ids, None, at, goals, 1.0)
+                loss, _ = answers.loss(model, ids, None, at, goals, 1.0, horizon)
             saved = ledger.live
             loss.backward()
     return ledger, saved

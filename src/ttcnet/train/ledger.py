@@ -97,8 +97,8 @@ class Ledger(TorchDispatchMode):
         self.plans.append(Planned(a.shape[0] * a.shape[1], a.shape[2], r_inv.shape[2], backward))
         with self, self._counted_as_plans():
             if backward:
-                *tensors, kept, g, horizon, _ = args
-                return imagined.backward(tensors, kept, g, horizon)
+                *tensors, points, g, horizon, _ = args
+                return imagined.backward(tensors, points, g, horizon)
             *tensors, horizon, keep, _ = args
             return imagined.forward(tensors, horizon, keep)
 

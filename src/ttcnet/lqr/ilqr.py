@@ -87,7 +87,7 @@ def ilqr(
                 break
         else:
             if len(unfinished(search.status)):
-                search.measure()
+                search.measure(last=True)
     with full_precision(h0.device):
         u, h, costate, price = _differentiable(setting, search)
     batch = setting.batch

@@ -5,6 +5,7 @@ import numpy
 import pytest
 import torch
 from scipy import sparse
+from torch.func import grad, jacfwd, jacrev, jvp, vmap
 
 from tests.raising import raises
 from ttcnet.lqr import LQR, Status, solve, solve_constrained
@@ -215,6 +216,21 @@ def test_an_iteration_limit_gives_a_warning():
         found = solve_constrained(systems(2), u_max=0.1, max_iterations=2)
     assert (found.status == Status.ITERATION_LIMIT).all()
     assert (found.iterations == 2).all()
+
+
+def test_transforms_are_refused():
+    problem = systems(2)
+
+    def price(h):
+        return solve_constrained(LQR(**(problem.given() | {"h0": h})), u_max=0.1, check=False).cost
+
+    one = {name: x[0] for name, x in problem.given().items()}
+    with raises("no-derivative", "solve_constrained"):
+        vmap(lambda h: solve_constrained(LQR(**(one | {"h0": h})), u_max=0.1, check=False).u)(problem.h0)
+    ways = (jacfwd, jacrev, lambda f: grad(lambda h: f(h).sum()), lambda f: lambda h: jvp(f, (h,), (h,)))
+    for transform in ways:
+        with raises("no-derivative", "solve_constrained"):
+            transform(price)(problem.h0)
 
 
 def test_second_derivatives_are_refused():

@@ -5,7 +5,8 @@ import warnings
 
 import pytest
 import torch
-from torch.func import vmap
+from torch.autograd import forward_ad
+from torch.func import grad, jacfwd, jacrev, jvp, vmap
 
 from tests.raising import raises
 from ttcnet.lqr import LQR, Status, ilqr, solve
@@ -324,6 +325,26 @@ def test_a_minimum_that_is_not_strict_has_no_gradient():
     assert found.converged.all()
     with raises("no-derivative", "ilqr", r"problem \(0,\)"):
         found.u.sum().backward()
+
+
+def test_transforms_are_refused():
+    """Without a rule, forward mode would give zeros."""
+
+    def price(h):
+        return ilqr(pendulum, upright, h, 5, terminal=stands, action_size=1, check=False).cost
+
+    h0 = hanging(2)
+    for transform in (
+        jacfwd,
+        jacrev,
+        vmap,
+        lambda f: grad(lambda h: f(h).sum()),
+        lambda f: lambda h: jvp(f, (h,), (h,)),
+    ):
+        with raises("no-derivative", "ilqr"):
+            transform(price)(h0)
+    with forward_ad.dual_level(), raises("no-derivative", "ilqr"):
+        price(forward_ad.make_dual(h0, h0))
 
 
 def test_second_derivatives_are_refused():

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from . import checks
-from .adjoint import Terms, adjoint_terms, completed, products, refuse_second_derivatives
+from .adjoint import Terms, adjoint_terms, completed, products, refuse_second_derivatives, refuse_transforms
 from .arithmetic import apply, full_precision
 from .constraints import Constraints, read
 from .interior_point import State, curvature, weighted
@@ -93,6 +93,7 @@ def solve_constrained(
         >>> solve_constrained(problem, u_min=-0.4).u.squeeze(-1)
         tensor([-0.4000, -0.3600, -0.1200], dtype=torch.float64)
     """
+    refuse_transforms("solve_constrained")
     if not isinstance(problem, LQR):
         checks.fail("problem", "must be an LQR", type(problem).__name__, "Build one with LQR(...).", "type")
     if problem.horizon < 1:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
 from . import checks
-from .adjoint import refuse_second_derivatives
+from .adjoint import refuse_second_derivatives, refuse_transforms
 from .arithmetic import apply, full_precision
 from .expansion import Function, Functions
 from .ilqr_search import Search, Setting
@@ -76,6 +76,7 @@ def ilqr(
         >>> found.converged, found.u[0]
         (tensor(True), tensor([-3.]))
     """
+    refuse_transforms("ilqr")
     setting = _read(dynamics, cost, h0, horizon, terminal, params, u, action_size, u_min, u_max, max_iterations)
     if tolerance is None:
         tolerance = 1e-6 if h0.dtype == torch.float64 else 1e-3

@@ -149,11 +149,10 @@ class Search:
         way = torch.randn(size.shape[1:], generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(size)
         share = torch.tensor((*LEAPS, 0.0)).to(size)[self.leaps[live]]
         move = (share[:, None, None] * size * way).unbind(1)
-        u, h, K = (x.unbind(1) for x in (self.u[live], self.h[live], self.K[live].nan_to_num()))
-        low, high = low.unbind(1), high.unbind(1)
+        u, h, K, least, most = (x.unbind(1) for x in (self.u[live], self.h[live], self.K[live].nan_to_num(), low, high))
 
         def act(t: int, now: Tensor) -> Tensor:
-            return (u[t] + move[t] + apply(K[t], now - h[t])).clamp(low[t], high[t])
+            return (u[t] + move[t] + apply(K[t], now - h[t])).clamp(least[t], most[t])
 
         functions = self.functions.some(live)
         actions, states = functions.rollout(h[0], act)

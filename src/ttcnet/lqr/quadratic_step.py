@@ -75,7 +75,8 @@ def bend(model: Quadratic) -> Tensor:
 
 
 def toward(model: Quadratic, low: Tensor, high: Tensor, moved: Tensor, slope: Tensor, u: Tensor) -> Step:
-    """From the actions u to the minimum of the model where actions held `low` or `high` move by `moved`; NaN if there is none."""
+    """From the actions u to the minimum of the model where actions held `low` or `high` move by `moved`; NaN if there
+    is none."""
     n, held = model.A.shape[-1], low | high
     Nu, Ru = model.curvature[..., :n, n:], model.curvature[..., n:, n:]
     moved = torch.where(held, moved, 0)

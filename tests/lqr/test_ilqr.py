@@ -249,6 +249,15 @@ def test_a_warm_start_takes_fewer_iterations():
     assert moved.iterations.sum() < cold.iterations.sum()
 
 
+def test_a_start_that_is_not_finite_is_left_out():
+    u = torch.ones(2, 10, 1, dtype=DOUBLE)
+    u[1, 3] = torch.nan
+    found = ilqr(pendulum, upright, hanging(2), 10, terminal=stands, u=u)
+    assert found.converged.all()
+    cold = ilqr(pendulum, upright, hanging(2)[1], 10, terminal=stands, action_size=1)
+    assert torch.allclose(found.u[1], cold.u)
+
+
 def test_problems_do_not_touch_each_other():
     h0 = hanging(6).reshape(2, 3, 2)
     mass = torch.rand(1, 3, 1, 1, dtype=DOUBLE) + 0.5
@@ -315,6 +324,15 @@ def test_the_others_are_solved_and_have_gradients():
     assert torch.allclose(h0.grad[:2], alone.grad)
 
 
+def test_one_bad_bound_leaves_the_others_alone():
+    u_max = torch.full((4, 1, 1), 0.5, dtype=DOUBLE)
+    u_max[1], u_max[2] = -1, math.nan
+    found = ilqr(pendulum, upright, hanging(4), 8, action_size=1, u_min=-0.4, u_max=u_max, check=False)
+    assert found.status.tolist() == [0, Status.INFEASIBLE, Status.NOT_FINITE, 0]
+    right = ilqr(pendulum, upright, hanging(4), 8, action_size=1, u_min=-0.4, u_max=0.5)
+    assert torch.allclose(found.u[[0, 3]], right.u[[0, 3]])
+
+
 def test_a_minimum_that_is_not_strict_has_no_gradient():
     h0 = torch.tensor([[0.0], [1.0]], dtype=DOUBLE, requires_grad=True)
 
@@ -362,6 +380,16 @@ def test_second_derivatives_are_refused():
         ("shape", "terminal", dict(terminal=lambda h: h)),
         ("type", "dynamics", dict(dynamics=None)),
         ("type", "cost", dict(cost=lambda h, u: 0.0)),
+        ("type", "dynamics", dict(dynamics=lambda h, u, params: h)),
+        ("type", "cost", dict(cost=lambda h, u: u[0] ** 2, params=torch.ones(1))),
+        ("type", "terminal", dict(terminal=lambda h, params: h[0])),
+        ("type", "dynamics", dict(dynamics=lambda h, u: h + u if h[0] > 0 else h)),
+        ("type", "cost", dict(cost=lambda h, u: torch.tensor(h[0].item()))),
+        ("type", "dynamics", dict(dynamics=lambda h, u: torch.tensor([float(h[0]), 0.0]))),
+        ("dtype", "dynamics", dict(dynamics=lambda h, u: torch.eye(2, dtype=DOUBLE) @ h)),
+        ("shape", "dynamics", dict(dynamics=lambda h, u: torch.stack([h[:, 0], h[:, 1]], -1))),
+        ("shape", "dynamics", dict(dynamics=lambda h, u: torch.eye(3) @ h)),
+        ("type", "u_max", dict(u_max="a")),
         ("dtype", "dynamics", dict(dynamics=lambda h, u: pendulum(h, u).double())),
         ("dtype", "h0", dict(h0=torch.zeros(2).half())),
         ("shape", "h0", dict(h0=torch.zeros(()))),

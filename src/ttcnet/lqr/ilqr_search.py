@@ -30,7 +30,8 @@ PATIENCE = 10  # iterations whose gain is lost in the rounding of the cost, and 
 
 
 class Setting(NamedTuple):
-    """The inputs of `ilqr`, with all problems in one dimension."""
+    """The inputs of `ilqr`, with all problems in one dimension; `crossed` and `broken` problems had bounds that cross
+    or are NaN, and have none now."""
 
     functions: Functions
     h0: Tensor
@@ -38,6 +39,8 @@ class Setting(NamedTuple):
     u_min: Tensor
     u_max: Tensor
     batch: torch.Size
+    crossed: Tensor
+    broken: Tensor
 
 
 class Tried(NamedTuple):
@@ -59,6 +62,8 @@ class Search:
         self.batch, self.tolerance = setting.batch, tolerance
         count = self.h0.shape[0]
         self.status = torch.full((count,), int(Status.ITERATION_LIMIT), device=self.h0.device)
+        self.status[setting.crossed] = int(Status.INFEASIBLE)
+        self.status[setting.broken] = int(Status.NOT_FINITE)
         self.iterations = torch.zeros_like(self.status)
         self.residual = torch.full_like(self.h0[:, 0], torch.inf)
         self.nearest = self.residual.clone()

@@ -38,6 +38,10 @@ REMEDIES = {
 }
 OF_ONE = {  # how problems of one solver end, and remedies
     ("ilqr", Status.NO_MINIMUM): ("has a cost that falls without end", "Bound the actions, or give them a cost."),
+    ("solve_constrained", Status.NOT_FINITE): (
+        "has NaN or infinity in a field or a bound, or its numbers overflow",
+        "Look at its fields; if A is unstable, take a shorter horizon.",
+    ),
     ("solve_constrained", Status.STALLED): (
         "found no further step that helps",
         "Its bounds leave next to no room, or its numbers differ too much in size: loosen the bounds a little, write "

@@ -81,6 +81,41 @@ def judge(problem, i, **constraints):
     return str(found.status), numpy.array(found.x).reshape(problem.horizon, -1)
 
 
+def by_osqp(P, f, G, b):
+    osqp = pytest.importorskip("osqp", reason="OSQP is not installed")
+    solver, open_end = osqp.OSQP(), numpy.full(len(b), -numpy.inf)
+    exact = dict(eps_abs=1e-10, eps_rel=1e-10, max_iter=200000, polishing=True, verbose=False)
+    solver.setup(sparse.triu(sparse.csc_matrix(P), format="csc"), f, sparse.csc_matrix(G), open_end, b, **exact)
+    return solver.solve(raise_error=True).x
+
+
+def by_casadi(P, f, G, b):
+    casadi = pytest.importorskip("casadi", reason="CasADi is not installed")
+    shapes = {"h": casadi.DM(P).sparsity(), "a": casadi.DM(G).sparsity()}
+    solver = casadi.conic("solver", "qpoases", shapes, {"printLevel": "none"})
+    return numpy.array(solver(h=casadi.DM(P), g=f, a=casadi.DM(G), uba=b)["x"]).ravel()
+
+
+def by_cvxpy(P, f, G, b):
+    cvxpy = pytest.importorskip("cvxpy", reason="cvxpy is not installed")
+    x = cvxpy.Variable(len(f))
+    problem = cvxpy.Problem(cvxpy.Minimize(0.5 * cvxpy.quad_form(x, cvxpy.psd_wrap(P)) + f @ x), [G @ x <= b])
+    problem.solve(solver="CLARABEL", tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11)
+    return x.value
+
+
+@pytest.mark.parametrize("peer", [by_osqp, by_casadi, by_cvxpy])
+@pytest.mark.parametrize(("n", "m", "T", "limit"), [(3, 4, 5, 0.5), (5, 2, 10, 0.3), (8, 6, 12, 0.05)])
+def test_peers_agree_on_bounded_and_affine_problems(peer, n, m, T, limit):
+    """Random convex costs of states and actions together, dynamics with an offset, one action bounded less."""
+    problem = systems(2, T, n, m, seed=1)
+    for i in range(2):
+        right = peer(*condensed(problem, i, u_min=-limit, u_max=1.5 * limit))
+        found = solve_constrained(problem, u_min=-limit, u_max=1.5 * limit)
+        assert numpy.abs(right.reshape(T, m) - found.u[i].numpy()).max() < 1e-5 * max(1, limit)
+        assert (found.u[i].abs() > limit - 1e-6).any(), "no bound was active"
+
+
 KINDS = {
     "actions": lambda p: dict(u_min=-0.4, u_max=0.5),
     "one side": lambda p: dict(u_max=0.1),

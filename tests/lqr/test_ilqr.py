@@ -165,6 +165,38 @@ def test_mpc_pytorch_finds_the_same_plan():
     assert torch.allclose(ours.u, theirs[:T].transpose(0, 1), atol=1e-4)
 
 
+@pytest.mark.parametrize(("name", "T"), [("pendulum", 15), ("cartpole", 12)])
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch to mpc, of functions that have new names
+def test_systems_of_mpc_pytorch_cost_as_much(name, T):
+    """Its own dynamics, goals, weights and bounds."""
+    mpc = pytest.importorskip("mpc.mpc", reason="mpc.pytorch is not installed")
+    systems = pytest.importorskip(f"mpc.env_dx.{name}", reason="mpc.pytorch is not installed")
+    system = {"pendulum": "PendulumDx", "cartpole": "CartpoleDx"}[name]
+    system = getattr(systems, system)(
+        torch.tensor({"pendulum": [10, 1, 1], "cartpole": [9.8, 1, 0.1, 0.5]}[name]).double()
+    )
+    angle, speed = torch.tensor([0.8, -1.2]).double(), torch.tensor([0.3, 0.5]).double()
+    h0 = torch.stack([angle.cos(), angle.sin(), speed], -1)
+    h0 = h0 if name == "pendulum" else torch.cat([torch.tensor([[0.1, -0.2], [-0.3, 0.4]]).double(), h0], -1)
+    n, weights = system.n_state, torch.cat([system.goal_weights, torch.tensor([system.ctrl_penalty])]).double()
+    slope = -torch.cat([system.goal_weights.sqrt() * system.goal_state, torch.zeros(1)]).double()
+    solver = mpc.MPC(
+        n, 1, T + 1, u_lower=system.lower, u_upper=system.upper, lqr_iter=200, verbose=-1, exit_unconverged=False,
+        eps=1e-7, grad_method=mpc.GradMethods.AUTO_DIFF, linesearch_decay=system.linesearch_decay,
+        max_linesearch_iter=system.max_linesearch_iter, backprop=False,
+    )  # fmt: skip
+    theirs = solver(h0, mpc.QuadCost(torch.diag(weights).expand(T + 1, 2, -1, -1), slope.expand(T + 1, 2, -1)), system)
+
+    def cost(h, u):
+        x = torch.cat([h, u])
+        return 0.5 * (weights * x.square()).sum() + (slope * x).sum()
+
+    ours = ilqr(system, cost, h0, T, terminal=lambda h: cost(h, 0 * h[:1]), action_size=1, u_min=system.lower,
+                u_max=system.upper)  # fmt: skip
+    assert ours.converged.all()
+    assert torch.allclose(ours.cost, theirs[2].detach(), rtol=1e-5)
+
+
 def sample(h0, mass, path, weight, limit):
     """Every output of three pendulums, as a function of all that can have a gradient."""
 

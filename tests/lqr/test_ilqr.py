@@ -191,7 +191,10 @@ def test_systems_of_mpc_pytorch_cost_as_much(name, T):
         x = torch.cat([h, u])
         return 0.5 * (weights * x.square()).sum() + (slope * x).sum()
 
-    ours = ilqr(system, cost, h0, T, terminal=lambda h: cost(h, 0 * h[:1]), action_size=1, u_min=system.lower,
+    def dynamics(h, u):
+        return system(h[None], u[None])[0]
+
+    ours = ilqr(dynamics, cost, h0, T, terminal=lambda h: cost(h, 0 * h[:1]), action_size=1, u_min=system.lower,
                 u_max=system.upper)  # fmt: skip
     assert ours.converged.all()
     assert torch.allclose(ours.cost, theirs[2].detach(), rtol=1e-5)

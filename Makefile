@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-versio
 # packages come without bytecode, to install faster; without this every process would compile its imports anew
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-fast test-machines lint types format docs notebooks tables bench bench-gpu lock clean
+.PHONY: help demo test test-fast test-docs test-machines lint types format docs notebooks tables bench bench-gpu lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ test: lint types ## all checks: lint, format, types, tests; the same as CI
 
 test-fast: $(VENV)/test.installed ## the inner loop: the tests of the library that take little time
 	$(BIN)/python -m pytest -n 2 --fast
+
+test-docs: $(VENV)/test.installed ## README, pages, site, examples and notebooks
+	$(BIN)/python -m pytest -n 2 tests/docs
 
 test-machines: $(VENV)/test.installed ## the tests as other CPUs and numbers of threads would run them (half an hour)
 	$(BIN)/python -m tests.machines

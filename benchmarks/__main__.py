@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from ttcnet.bench.results import Row, write
+from ttcnet.errors import errors_as_sentences, fail
 from ttcnet.terminal.console import Commands, say
 
 from .dense import dense_rows
@@ -76,13 +77,10 @@ def figure(
     out: Annotated[Path, typer.Option(help="Picture to write.")] = ROOT / "docs" / "images" / "lqr-throughput.png",
 ) -> None:
     """Draw throughput, peak memory and error against the horizon and against the number of problems."""
-    if not results.is_file():
-        raise typer.BadParameter(f"results must be a file; got {results}. Measure first, with --out {results}.")
-    try:
+    with errors_as_sentences():
+        if not results.is_file():
+            fail("results", "must be a file", results, f"Measure first, with --out {results}.", "not-found")
         draw(results, out)
-    except (ValueError, ImportError) as error:
-        say(str(error), err=True)
-        raise typer.Exit(1) from None
     say(f"Written to {out}")
 
 

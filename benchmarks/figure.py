@@ -8,6 +8,7 @@ from typing import Any
 
 from ttcnet.bench.measure import Outcome, Point
 from ttcnet.bench.results import Row, parse, read, sweep_of
+from ttcnet.errors import fail
 from ttcnet.extras import require
 from ttcnet.storage.writing import replacing
 
@@ -40,10 +41,8 @@ def draw(results: Path, picture: Path) -> None:
     columns = {sweep: [row for row in rows if sweep_of(row) == sweep] for sweep in COLUMNS}
     for sweep, found in columns.items():
         if not any(row["status"] == "ok" for row in found):
-            raise ValueError(
-                f"{results} must have measurements of the sweep {sweep!r}; it has none. "
-                f"Run: ttcnet bench lqr --sweep horizon --sweep problems --out {results}"
-            )
+            remedy = f"Run: ttcnet bench lqr --sweep horizon --sweep problems --out {results}"
+            fail(str(results), f"must have measurements of the sweep {sweep!r}", "none", remedy, "no-data")
     require("matplotlib", "plot", "Drawing the figure").use("Agg")
     pyplot = require("matplotlib.pyplot", "plot", "Drawing the figure")
     figure, axes = pyplot.subplots(3, 2, figsize=(9, 9.4), sharex="col", sharey="row", layout="constrained")

@@ -63,7 +63,7 @@ def by_ilqr(starts: Tensor, T: int = 40) -> Answer:
 
 
 def pendulums_by_mpc(starts: Tensor, T: int = 40) -> Answer:
-    """Its last state has an action too, without effect."""
+    """Solve the pendulums by mpc.pytorch, whose last state has an action too, without effect."""
     from mpc import mpc
 
     class Pendulums(torch.nn.Module):

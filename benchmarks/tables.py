@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ttcnet.bench.results import Row, read, sweep_of
+from ttcnet.errors import fail
 
 DECODING = {0: 47.16, 8: 45.77, 16: 44.61, 64: 41.43, 128: 36.18}  # tokens a second, 8B, by horizon; 0 is without TTC
 SUMMARY = [  # file, device, problems, horizon
@@ -48,7 +49,7 @@ def speed_table(name: str, results: Path) -> str:
     view = VIEWS[name]
     rows = [row for row in read(results / view.file) if view.sweep in (None, sweep_of(row))]
     if not rows:
-        raise ValueError(f"{view.file} must have lines of the sweep {view.sweep!r}; it has none. Run: {view.command}")
+        fail(view.file, f"must have lines of the sweep {view.sweep!r}", "none", f"Run: {view.command}", "no-data")
     return planning(rows, view)
 
 

@@ -18,6 +18,7 @@ from experiments.in_context_control.table import context_table
 from experiments.lqr_in_a_token.table import token_table
 from experiments.math_small.table import math_small_table
 from experiments.overview import overview_table
+from experiments.shortest_paths.table import paths_table
 from experiments.sudoku.table import sudoku_tables
 from experiments.where_planning_pays.table import pays_table
 from ttcnet.storage.writing import write_text
@@ -28,6 +29,7 @@ BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end 
 EXPERIMENTS = {
     "sudoku": sudoku_tables, "math_small": math_small_table, "countdown_grpo": grpo_table,
     "lqr_in_a_token": token_table, "where_planning_pays": pays_table, "in_context_control": context_table,
+    "shortest_paths": paths_table,
 }  # fmt: skip
 
 

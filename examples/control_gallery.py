@@ -92,7 +92,8 @@ def cart_pole(count: int) -> System:
 
 
 def quadrotor(count: int) -> System:
-    """In a vertical plane. State: place, tilt, their speeds. Actions: thrust of two rotors beyond that of hovering."""
+    """Quadrotors in a vertical plane. State: place, tilt, their speeds. Actions: thrust of two rotors beyond that of
+    hovering."""
     hover, goal = 0.5 * 9.81, numbers(2, 2)
 
     def dynamics(h: Tensor, u: Tensor) -> Tensor:

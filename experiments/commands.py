@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-NAMES = ("sudoku", "math-small", "lqr-in-a-token", "where-planning-pays")  # of folders under results/
+NAMES = ("sudoku", "math-small", "lqr-in-a-token", "where-planning-pays")  # names of folders under results/
 
 
 def current(command: str) -> str:

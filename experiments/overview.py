@@ -46,13 +46,13 @@ class Task:
 
 
 IMITATED = (  # title, rounds from the newest, system
-    ("linear systems, told by their matrices", ("third", "."), "dense"),
-    ("linked pendulums, told by masses and lengths", ("third", "."), "pendulums"),
-    ("a cart with a pole, told by masses and lengths", ("third", "."), "cart-pole"),
-    ("robot arms, told by their matrices", ("mujoco-longer", "mujoco"), "arms"),
+    ("linear systems, given their matrices", ("third", "."), "dense"),
+    ("linked pendulums, given masses and lengths", ("third", "."), "pendulums"),
+    ("a cart with a pole, given masses and lengths", ("third", "."), "cart-pole"),
+    ("robot arms, given their matrices", ("mujoco-longer", "mujoco"), "arms"),
 )
 READ = (
-    ("linear systems with noise, told by their matrices", ("third", "second", "."), "told"),
+    ("linear systems with noise, given their matrices", ("third", "second", "."), "told"),
     ("the same, read from 16 transitions by least squares", ("third",), "fitted"),
     ("the same, read from 16 transitions by attention", ("third", "second", "."), "read"),
 )

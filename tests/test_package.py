@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import ttcnet
 from tests.conftest import LONG, TESTS
+from tests.raising import raises
 from ttcnet.cli import app
 from ttcnet.extras import require
 
@@ -36,7 +37,7 @@ ROWS = [
     },
     {"lqr"},
     {"testing"},
-    {"environment"},
+    {"environment", "run_folder"},
     {"nn"},
     {"models", "adapter"},
     {"tasks"},
@@ -107,7 +108,7 @@ def test_evaluation_knows_the_protocol_and_no_task():
 
 
 def test_packages_do_not_import_each_other_in_a_circle():
-    """Of one row too: train, evaluate and data may use each other, but not in both directions."""
+    """Nor do packages of one row: train, evaluate and data may use each other, but not in both directions."""
     found = {}
     for path in modules():
         own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
@@ -193,8 +194,10 @@ def test_nothing_installed_names_a_file_that_is_not():
 
 
 def test_a_missing_package_is_answered_with_its_extra():
-    with pytest.raises(ImportError, match=r"Drawing needs the package nosuchthing.*pip install 'ttcnet\[plot\]'"):
+    with raises("package", "Drawing") as missing:
         require("nosuchthing.sub", "plot", "Drawing")
+    assert "nosuchthing" in missing.value.rule
+    assert "'ttcnet[plot]'" in missing.value.remedy
     assert require("json", "plot", "Drawing") is json
 
 

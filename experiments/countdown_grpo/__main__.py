@@ -19,7 +19,7 @@ from torch import nn
 
 from experiments.math_small.__main__ import ADAPTER
 from experiments.math_small.__main__ import LR as START_LR
-from experiments.math_small.run import HORIZONS, OF_THE_TABLES, Workshop
+from experiments.math_small.run import HORIZONS, OF_THE_TABLES, RunMaker
 from experiments.math_small.tasks import DIFFICULTY, LIMITS, MAX_LENGTH, grade
 from ttcnet import adapter
 from ttcnet.command_options import usable
@@ -27,11 +27,13 @@ from ttcnet.environment import provenance
 from ttcnet.errors import errors_as_sentences, fail
 from ttcnet.evaluate import wilson
 from ttcnet.models.loading import causal_lm
+from ttcnet.nn import ttc_layers
+from ttcnet.run_folder import SETTINGS
 from ttcnet.storage.writing import write_json, write_lines
 from ttcnet.tasks import countdown
 from ttcnet.train.grpo.run import reinforce
 from ttcnet.train.grpo.settings import Reinforcement
-from ttcnet.train.run import LOG, SETTINGS
+from ttcnet.train.run import LOG
 from ttcnet.train.run import Run as TrainingRun
 from ttcnet.train.settings import FineTuning
 
@@ -85,21 +87,21 @@ def main(
 
 def make(made: Made, base: Path, work: Path, out: Path, device: str) -> None:
     """Fine-tune, reinforce, evaluate. Existing results are not made again."""
-    workshop = Workshop(
+    maker = RunMaker(
         "countdown", base, None, device, START_LR, None if ARMS[made.arm] is None else START_INSERTED_LR, 1.0
     )
-    start = started(workshop, made, work / f"start-{made.arm}-{made.seed}")
+    start = started(maker, made, work / f"start-{made.arm}-{made.seed}")
     files = {split: work / f"{split}.jsonl" for split in ("train", "test")}
     write_lines(files["train"], map(countdown.row, countdown.make(EXAMPLES, DIFFICULTY, seed=1, split="train")))
-    write_lines(files["test"], workshop.task.benchmarks[0].problems)
+    write_lines(files["test"], maker.task.benchmarks[0].problems)
     config = Reinforcement(
         model=str(start), task=str(files["train"]), held_out=str(files["test"]),
-        out=str(work / out.parent.name / out.name), held_out_examples=len(workshop.task.benchmarks[0].problems),
+        out=str(work / out.parent.name / out.name), held_out_examples=len(maker.task.benchmarks[0].problems),
         lr=made.lr, steps=made.steps, seed=made.seed, bf16=device != "cpu", **POLICY,
     )  # fmt: skip
     reinforce(config)
     run = Path(config.out)
-    answers = {"start": asked(workshop, start), "end": asked(workshop, run / "model")}
+    answers = {"start": asked(maker, start), "end": asked(maker, run / "model")}
     out.mkdir(parents=True, exist_ok=True)
     for name in (SETTINGS, LOG):
         shutil.copy(run / name, out / name)
@@ -107,40 +109,36 @@ def make(made: Made, base: Path, work: Path, out: Path, device: str) -> None:
     write_json(out / "metrics.json", facts | {"accuracy": answers} | provenance(program=PROGRAM))
 
 
-def started(workshop: Workshop, made: Made, folder: Path) -> Path:
+def started(maker: RunMaker, made: Made, folder: Path) -> Path:
     """The fine-tuned model, as experiments/math_small trains it."""
     inserted = ARMS[made.arm]
     config = FineTuning(
-        model=workshop.name, data=workshop.task.data, out=folder.name, adapter=inserted, lr=workshop.lr,
-        inserted_lr=workshop.inserted_lr, epochs=workshop.epochs, max_length=MAX_LENGTH, seed=made.seed,
-        bf16=workshop.device.type == "cuda", check_pointing=False, compiled=workshop.device.type == "cuda",
+        model=maker.name, data=maker.task.data, out=folder.name, adapter=inserted, lr=maker.lr,
+        inserted_lr=maker.inserted_lr, epochs=maker.epochs, max_length=MAX_LENGTH, seed=made.seed,
+        bf16=maker.device.type == "cuda", check_pointing=False, compiled=maker.device.type == "cuda",
     )  # fmt: skip
     with TrainingRun(folder, config.to_dict(), results=["model"], program=PROGRAM) as opened:
         if opened.is_done:
             return folder / "model"
         torch.manual_seed(config.seed)
-        model = copy.deepcopy(workshop.base)
+        model = copy.deepcopy(maker.base)
         if inserted is not None:
             adapter.insert(model, adapter.TTCAdapterConfig.from_dict(OF_THE_TABLES | inserted))
-        workshop._train(model, config, opened)
-        if inserted is not None:
-            adapter.set_horizon(model, adapter.TTCAdapterConfig().horizon)  # not that of the last step
+        maker.train_model(model, config, opened)
         with opened.result("model") as new:
             model.save_pretrained(new)
-            workshop.tokenizer.save_pretrained(new)
+            maker.tokenizer.save_pretrained(new)
         opened.forget()
     return folder / "model"
 
 
-def asked(workshop: Workshop, folder: Path) -> list[dict[str, Any]]:
+def asked(maker: RunMaker, folder: Path) -> list[dict[str, Any]]:
     """Greedy accuracy of the model in a folder, at every horizon if it plans."""
-    model = causal_lm(str(folder), torch.bfloat16 if workshop.device.type == "cuda" else torch.float32).eval()
-    nn.Module.to(model, workshop.device)
+    model = causal_lm(str(folder), torch.bfloat16 if maker.device.type == "cuda" else torch.float32).eval()
+    nn.Module.to(model, maker.device)
     found = []
-    for steps in HORIZONS if getattr(model.config, "inserted", None) == "ttc" else (None,):
-        if steps is not None:
-            adapter.set_horizon(model, steps)
-        verdicts = grade("countdown", list(workshop._answers(model, workshop.task.benchmarks[0])))
+    for steps in HORIZONS if ttc_layers(model) else (None,):
+        verdicts = grade("countdown", list(maker.answers(model, maker.task.benchmarks[0], steps)))
         low, high = wilson(sum(verdicts), len(verdicts))
         figures = {"right": sum(verdicts), "total": len(verdicts), "rate": sum(verdicts) / len(verdicts)}
         found.append({"horizon": steps} | figures | {"low": low, "high": high})

@@ -81,7 +81,7 @@ def _log(metrics: Path) -> list[Result]:
 
 
 def _rate(run: Result, when: str, horizon: int) -> float:
-    """In per cent; at that horizon, if the model plans."""
+    """The accuracy before or after training, in per cent; at `horizon`, if the model plans."""
     return 100 * next(each["rate"] for each in run["accuracy"][when] if each["horizon"] in (horizon, None))
 
 

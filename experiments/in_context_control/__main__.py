@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ttcnet.command_options import usable
-from ttcnet.errors import errors_as_sentences
+from ttcnet.errors import errors_as_sentences, fail
 
 if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
     from experiments.in_context_control.policies import Answers, Policies
@@ -44,8 +44,8 @@ def names(only: list[str] | None) -> list[str]:
 
     known = ["trunk", "references", *(f"{task}/{arm}" for task in TASKS for arm in ARMS)]
     if only and (unknown := [words for words in only if not any(_fits(name, words) for name in known)]):
-        rule = f"only must name trunk, references, {', '.join(TASKS)}, arms ({', '.join(ARMS)}), or both"
-        raise typer.BadParameter(f"{rule}, as in {TASKS[0]}/system; got {', '.join(unknown)}.")
+        rule = f"must name trunk, references, {', '.join(TASKS)}, arms ({', '.join(ARMS)}), or both"
+        fail("only", f"{rule}, as in {TASKS[0]}/system", ", ".join(unknown), "Correct it.", "unknown-name")
     return [name for name in known if not only or any(_fits(name, words) for words in only)]
 
 
@@ -71,9 +71,9 @@ def main(
     from experiments.in_context_control.policies import Answers
     from experiments.in_context_control.trunk import Reading
 
-    if size not in SIZES:
-        raise typer.BadParameter(f"size must be one of {', '.join(SIZES)}; got {size}.")
     with errors_as_sentences():
+        if size not in SIZES:
+            fail("size", f"must be one of {', '.join(SIZES)}", repr(size), "Name one of them.", "unknown-name")
         where = usable(device)
         floats = tuple(float(rate) for rate in rates.split(","))
         changed = {"steps": steps, "pool": pool, "judged": judged}

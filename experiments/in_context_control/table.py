@@ -20,7 +20,7 @@ from typing import Any
 from experiments.commands import current
 from experiments.shared.tables import check_alike
 from experiments.where_planning_pays.table import verdict, with_error
-from ttcnet.train.run import settings_of
+from ttcnet.run_folder import settings_of
 
 Run = dict[str, Any]
 ARMS = {
@@ -28,10 +28,10 @@ ARMS = {
     "mlp-2.5": "MLP 2.5 times as large", "ttc": "TTC, token context", "linear": "no layer",
 }  # fmt: skip
 REFERENCES = {
-    "ridge": "a planner that believes least squares", "fit": "a planner that believes the fit of the tokens",
-    "estimate": "a planner that believes the trunk",
+    "ridge": "a planner with least squares", "fit": "a planner with the fit of the tokens",
+    "estimate": "a planner with the trunk's prediction",
 }  # fmt: skip
-TASKS = {"read": "", "told": "told outright: ", "fitted": "fitted: "}
+TASKS = {"read": "", "told": "given A and B: ", "fitted": "fitted: "}
 MLPS = ("mlp", "mlp-2.5")
 LENGTHS = (1, 2, 4, 8, 16)
 ROUNDS = ("second", "third")
@@ -164,12 +164,15 @@ def _more(here: dict[str, Run], references: Run, few: dict[str, Run]) -> dict[st
         share = f"{few['system']['config']['pool']:,} demonstrations: not above both MLPs with all"
         values = _values(few["system"], "unexplained", "seen", "trained", 16)
         found[f"7. with {share}"] = verdict(values, rivals, True)
-    believed = "fit" if here["system"].get("learning") else "ridge"
-    if believed in references:
-        number = "8. " * (believed == "fit")
-        found[f"{number}less regret than {REFERENCES[believed]}, at which numbers of transitions"] = _against_planner(
-            here["system"], references[believed]
-        )
+    estimate = "fit" if here["system"].get("learning") else "ridge"
+    if estimate in references:
+        number = "8. " * (estimate == "fit")
+        question = f"{number}less regret than {REFERENCES[estimate]}, at which numbers of transitions"
+        found[question] = _against_planner(here["system"], references[estimate], "seen")
+        if estimate == "fit":
+            found[f"{question}; held out systems (not among the questions)"] = _against_planner(
+                here["system"], references[estimate], "held out"
+            )
     for each in here["system"].get("learning") or ():
         place = each["systems"], None, each["length"]
         words = f"9. while it learns, from {each['length']}" + ", held out systems" * (each["systems"] != "seen")
@@ -181,12 +184,12 @@ def _more(here: dict[str, Run], references: Run, few: dict[str, Run]) -> dict[st
     return found
 
 
-def _against_planner(own: Run, reference: Run) -> str:
+def _against_planner(own: Run, reference: Run, kind: str) -> str:
     """The lengths at which the layer is better, by two standard errors."""
     found = []
     for length in LENGTHS:
-        values = _values(own, "acting", "seen", None, length)
-        rival = _values(reference, "acting", "seen", None, length) * len(values)
+        values = _values(own, "acting", kind, None, length)
+        rival = _values(reference, "acting", kind, None, length) * len(values)
         if verdict(values, [rival]).startswith("**"):
             found.append(str(length))
     return ", ".join(found) or "none"

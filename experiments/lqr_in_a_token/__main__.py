@@ -32,7 +32,7 @@ SAVE_EVERY = 1000
 PROGRAM = "python -m experiments.lqr_in_a_token"
 
 
-def names(only: list[str] | None) -> list[str]:
+def run_names(only: list[str] | None) -> list[str]:
     """The runs, task/arm, of these names, tasks or arms; all if there are none. The slowest come first."""
     from experiments.lqr_in_a_token.arms import ARMS
     from experiments.lqr_in_a_token.tokens import TASKS
@@ -40,31 +40,31 @@ def names(only: list[str] | None) -> list[str]:
     order = sorted(ARMS, key=lambda arm: arm != "rank-one")
     known = [f"{task}/{arm}" for arm in order for task in TASKS]
     if unknown := set(only or ()) - {*known, *TASKS, *ARMS}:
-        rule = f"only must name tasks ({', '.join(TASKS)}), arms ({', '.join(ARMS)}) or both, as in dense/ttc"
-        raise typer.BadParameter(f"{rule}; got {', '.join(sorted(unknown))}.")
+        rule = f"must name tasks ({', '.join(TASKS)}), arms ({', '.join(ARMS)}) or both, as in dense/ttc"
+        fail("only", rule, ", ".join(sorted(unknown)), "Correct it.", "unknown-name")
     return [name for name in known if not only or {name, *name.split("/")} & set(only)]
 
 
 def main(
     out: Annotated[Path, typer.Option(help="Folder for the runs.")],
     only: Annotated[list[str] | None, typer.Option(help="Tasks, arms, or task/arm; repeat. All if not given.")] = None,
-    steps: Annotated[int, typer.Option(help="Of training.")] = 4000,
+    steps: Annotated[int, typer.Option(help="Steps of training.")] = 4000,
     batch: Annotated[int, typer.Option(help="Tokens of a step.")] = 256,
     seeds: Annotated[int, typer.Option(help="Seeds of every run.")] = 5,
-    first_seed: Annotated[int, typer.Option(help="The first of them.")] = 0,
+    first_seed: Annotated[int, typer.Option(help="First seed.")] = 0,
     rates: Annotated[str, typer.Option(help="Learning rates of every run.")] = "3e-3,1e-2,2e-2",
     pool: Annotated[int, typer.Option(help="Tokens to train on.")] = 524_288,
-    judged: Annotated[int, typer.Option(help="Tokens to judge by, of each kind.")] = 8192,
-    width: Annotated[int, typer.Option(help="Of the token.")] = 64,
-    heads: Annotated[int, typer.Option(help="Of TTC layers.")] = 4,
-    state_size: Annotated[int, typer.Option(help="Of a head.")] = 16,
+    judged: Annotated[int, typer.Option(help="Tokens to evaluate on, of each kind.")] = 8192,
+    width: Annotated[int, typer.Option(help="Width of a token.")] = 64,
+    heads: Annotated[int, typer.Option(help="Heads of TTC layers.")] = 4,
+    state_size: Annotated[int, typer.Option(help="State size of a head.")] = 16,
     jobs: Annotated[int, typer.Option(help="Runs at a time, each a process.")] = 1,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
     from experiments.shared.stacks import Settings
 
     with errors_as_sentences():
-        chosen, where = names(only), usable(device)
+        chosen, where = run_names(only), usable(device)
         if jobs > 1 and len(chosen) > 1:
             apart(chosen, jobs)
             return
@@ -108,7 +108,7 @@ def apart(chosen: list[str], jobs: int) -> None:
 def make(settings: Settings, folder: Path, device: str) -> None:
     """One run, resumed and taken to its end."""
     from experiments.lqr_in_a_token.arms import OWN
-    from experiments.lqr_in_a_token.training import Readers
+    from experiments.lqr_in_a_token.readers import Readers
     from experiments.shared.stacks import METRICS, Settings, carry_out
 
     name = f"{settings.task}/{settings.arm}"

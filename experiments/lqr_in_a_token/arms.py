@@ -22,7 +22,7 @@ SWITCHES: dict[str, dict[str, int]] = {  # numbers that a head draws more: so ma
     "homogeneous-pure": {}, "homogeneous-bounded": {}, "target": {"target": 1}, "rank-one": {"p": 0, "q": 0},
 }  # fmt: skip
 SYSTEM: dict[str, Any] = {"heads": 2, "state_size": 8, "rank": 64, "context": "system"}  # a layer that writes systems
-HORIZONS = {"fixed": "fixed:8", "one": "fixed:1", "system-one": "fixed:1"}  # of training; other arms draw theirs
+HORIZONS = {"fixed": "fixed:8", "one": "fixed:1", "system-one": "fixed:1"}  # in training; other arms draw theirs
 UNDECAYED = {"undecayed-bases": ("bases_B", "bases_C")}  # weights that an arm spares from weight decay
 ARMS = ("ttc", "head", "system", "mlp", "mlp-2.5", *HORIZONS, *SWITCHES, "homogeneous", *UNDECAYED)
 
@@ -30,7 +30,7 @@ OWN = 8  # the horizon that learning rates are chosen at, and arms are compared 
 
 
 def trained_at(arm: str) -> int:
-    """The default horizon that an arm is judged at."""
+    """The default horizon that an arm is evaluated at."""
     return 1 if HORIZONS.get(arm) == "fixed:1" else OWN
 
 
@@ -60,7 +60,7 @@ class Feedforward(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class RankOne(ModulatedLQR):
-    """With dynamics A_t = 1 + exp(-t decay_A) (a + p q')."""
+    """Problems with dynamics A_t = 1 + exp(-t decay_A) (a + p q')."""
 
     p: Tensor
     q: Tensor

@@ -15,7 +15,7 @@ from typing import Any
 from experiments.commands import current
 from experiments.lqr_in_a_token.arms import OWN, trained_at
 from experiments.shared.tables import check_alike
-from ttcnet.train.run import settings_of
+from ttcnet.run_folder import settings_of
 
 Result = dict[str, Any]
 TASKS = ("diagonal", "dense", "tracking")

@@ -19,7 +19,7 @@ from experiments.shared.stacks import Tokens
 
 TASKS = ("diagonal", "dense", "tracking")
 STATES, STEPS = 4, 32  # and as many actions
-NOISE = 0.5  # of B, around the identity
+NOISE = 0.5  # spread of B around the identity
 SEEN, UNSTABLE = (0.7, 1.1), (1.1, 1.3)  # how much A stretches: in training, and held out
 AT_ONCE = 65_536
 
@@ -62,7 +62,7 @@ def first_action(problems: Problems, steps: int = STEPS) -> Tensor:
     P, p = torch.diag_embed(q), -q * z
     for left in range(steps, 0, -1):
         pull = B.mT @ torch.cat([P @ A, p.unsqueeze(-1)], -1)
-        gain = torch.linalg.solve(torch.diag_embed(r) + B.mT @ P @ B, pull)  # of the state before, and of 1
+        gain = torch.linalg.solve(torch.diag_embed(r) + B.mT @ P @ B, pull)  # columns for the state before, and for 1
         if left == 1:
             break
         closed, drift = A - B @ gain[..., :-1], (B @ gain[..., -1:]).squeeze(-1)
@@ -75,7 +75,7 @@ def first_action(problems: Problems, steps: int = STEPS) -> Tensor:
 def features(task: str, problems: Problems) -> Tensor:
     """All numbers of a problem, (N, features), each scaled by its distribution."""
     A, B, q, r, h0, z = problems
-    (low, high), spread = SEEN, 12**-0.5  # of a number that is uniform in 0 to 1
+    (low, high), spread = SEEN, 12**-0.5  # bounds, and the spread of a number that is uniform in 0 to 1
     if task == "diagonal":
         dynamics = (torch.diagonal(A, dim1=-2, dim2=-1) - (low + high) / 2) / ((high - low) * spread)
     else:

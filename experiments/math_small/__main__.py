@@ -27,7 +27,7 @@ from ttcnet.command_options import usable
 from ttcnet.errors import errors_as_sentences, fail
 from ttcnet.evaluate import wilson
 from ttcnet.nn.options import check_gain
-from ttcnet.settings import check_settings
+from ttcnet.run_folder import check_settings, settings_of
 from ttcnet.storage.writing import write_json
 from ttcnet.terminal.console import tell
 
@@ -69,7 +69,7 @@ class Run(NamedTuple):
         return self.adapter is not None and self.adapter.get("insert", "ttc") == "ttc"
 
     def with_gain(self, gain: float) -> Run:
-        """With that gain, if it plans."""
+        """The run with that gain of TTC's actions, if the model plans."""
         return self if not self.plans else self._replace(adapter={**(self.adapter or {}), "action_gain": gain})
 
 
@@ -97,7 +97,8 @@ def frozen_runs(only: list[str] | None = None) -> dict[str, Run]:
 
 def _those(found: dict[str, Run], only: list[str] | None) -> dict[str, Run]:
     if unknown := set(only or ()) - set(found):
-        raise typer.BadParameter(f"only must name runs among {', '.join(found)}; got {', '.join(sorted(unknown))}.")
+        rule = f"must name runs among {', '.join(found)}"
+        fail("only", rule, ", ".join(sorted(unknown)), "Correct it.", "unknown-name")
     return {name: run for name, run in found.items() if not only or name in only}
 
 
@@ -120,13 +121,13 @@ def main(
     ] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
 ) -> None:
-    if task not in TASKS:
-        raise typer.BadParameter(f"task must be one of {', '.join(TASKS)}; got {task!r}.")
-    if task == "math" and data is None:
-        raise typer.BadParameter("data must be given for math: the folder of its files.")
-    chosen = frozen_runs(only) if frozen else runs(only)
     lr = lr or (FROZEN_LR if frozen else LR)
     with errors_as_sentences():
+        if task not in TASKS:
+            fail("task", f"must be one of {', '.join(TASKS)}", repr(task), "Name one of them.", "unknown-name")
+        if task == "math" and data is None:
+            fail("data", "must be given for math", "none", "Name the folder of its files.", "missing")
+        chosen = frozen_runs(only) if frozen else runs(only)
         if action_gain is not None:
             check_gain(action_gain)
             chosen = {name: run.with_gain(action_gain) for name, run in chosen.items()}
@@ -147,17 +148,17 @@ def _make(
             if folder is not None and not folder.is_dir():
                 fail(name, "must be a folder", folder, "docs/math-small.md says where it comes from.", "no-model")
         tell(f"Loading {base} ...")
-        from .run import Workshop  # late, since it takes seconds
+        from .run import RunMaker  # late, since it takes seconds
 
         begin = time.monotonic()
-        workshop = Workshop(task, base, data, usable(device), lr, inserted_lr, epochs, tokens or math.inf)
+        maker = RunMaker(task, base, data, usable(device), lr, inserted_lr, epochs, tokens or math.inf)
         longest = 0.0
         for name, run in missing.items():
             now = time.monotonic()
             if minutes and now - begin + longest > 60 * minutes:
                 typer.echo("Stopped for the time being. The same command resumes.")
                 break
-            workshop.make(name, run, out / name)
+            maker.make(name, run, out / name)
             longest = max(longest, time.monotonic() - now)
     for name in chosen:
         if (out / name / "measured.json").exists():
@@ -172,12 +173,9 @@ def _is_done(folder: Path) -> bool:
 
 def _check_same(folder: Path, asked: dict[str, Any]) -> None:
     """A finished run must have the requested settings."""
-    from ttcnet.train.run import settings_of  # late, since it takes seconds
-
     fields = ("adapter", "horizon", "epochs", "lr", "inserted_lr", "steps", "batch")
-    both = [each | {"inserted_lr": each.get("inserted_lr") or each["lr"]} for each in (settings_of(folder), asked)]
-    then, now = ({name: each[name] for name in fields} for each in both)
-    check_settings(folder, then, now)
+    then, now = (each | {"inserted_lr": each.get("inserted_lr") or each["lr"]} for each in (settings_of(folder), asked))
+    check_settings(folder, then, now, only=fields)
 
 
 def _grade(task: str, folder: Path) -> None:

@@ -27,8 +27,8 @@ from ttcnet.train.loop import train
 from ttcnet.train.run import Run as TrainingRun
 from ttcnet.train.settings import FineTuning
 
+from .learner import fast, learner
 from .tasks import LIMITS, MAX_LENGTH, Benchmark, Task, load
-from .training import fast, learner
 
 if TYPE_CHECKING:
     from .__main__ import Run
@@ -43,7 +43,7 @@ STAGES = ("training", "likelihood", "answers")
 OF_THE_TABLES = {"context": "head"}  # older runs, from before this setting
 
 
-class Workshop:
+class RunMaker:
     """The base model and a task, shared by runs."""
 
     def __init__(
@@ -91,7 +91,7 @@ class Workshop:
         inserted = 0 if run.adapter is None else sum(x.numel() for x in adapter.parameters(model).values())
         size = sum(parameter.numel() for parameter in model.parameters())
         clock = [time.monotonic()]
-        tokens = 0 if run.seed is None else self._train(model, config, opened)
+        tokens = 0 if run.seed is None else self.train_model(model, config, opened)
         clock.append(time.monotonic())
         found = self._likelihoods(model.eval(), run, folder)
         clock.append(time.monotonic())
@@ -108,14 +108,14 @@ class Workshop:
         values = ", ".join(f"{each['benchmark']} {each['per_token']['mean']:.4f}" for each in found[:2])
         typer.echo(f"{name:16} log-likelihood a token {values}; {' + '.join(f'{s:.0f}' for s in seconds.values())} s")
 
-    def _train(self, model: Any, config: FineTuning, opened: TrainingRun) -> int:
+    def train_model(self, model: Any, config: FineTuning, opened: TrainingRun) -> int:
         trained = learner(model, self.task.train.rows, config, self.most)
         with fast(model, config.compiled):
             train((opened, trained), every=config.log_every, save_every=config.save_every)
         return trained.objective.tokens(trained.steps)  # type: ignore[attr-defined]
 
     def _likelihoods(self, model: Any, run: Run, folder: Path) -> list[dict[str, Any]]:
-        """Of all benchmarks. solutions.json gets those of each solution, at the horizon of the configuration."""
+        """The likelihoods of all benchmarks. solutions.json gets those of each solution, at the configured horizon."""
         own = adapter.TTCAdapterConfig().horizon if run.plans else None
         on_gpu, results, solutions = self.device.type == "cuda", list[dict[str, Any]](), dict[str, Any]()
         for benchmark in self.task.benchmarks:
@@ -135,15 +135,14 @@ class Workshop:
         horizons: Sequence[int | None] = (None,) if not run.plans else HORIZONS if run.sweep else FEW_HORIZONS
         with replacing(folder / "answers.jsonl.gz") as new, gzip.open(new, "wt", encoding="utf-8") as file:
             for steps in horizons:
-                if steps is not None:
-                    adapter.set_horizon(model, steps)
                 for benchmark in self.task.benchmarks:
-                    for row in self._answers(model, benchmark):
+                    for row in self.answers(model, benchmark, steps):
                         file.write(json.dumps({"benchmark": benchmark.name, "horizon": steps} | row) + "\n")
 
-    def _answers(self, model: Any, benchmark: Benchmark) -> Iterator[dict[str, Any]]:
-        made = fast_decoding.decode(model, benchmark.prompts, LIMITS[self.task.name], self.ends)
+    def answers(self, model: Any, benchmark: Benchmark, horizon: int | None) -> Iterator[dict[str, Any]]:
+        limit = LIMITS[self.task.name]
+        made = fast_decoding.decode(model, benchmark.prompts, limit, self.ends, horizon=horizon)
         for row, answer in zip(benchmark.problems, made, strict=True):
-            kept = {name: row[name] for name in ("answer", "numbers", "target") if name in row}
+            facts = {name: row[name] for name in ("answer", "numbers", "target") if name in row}
             text = self.tokenizer.decode(answer.tokens, skip_special_tokens=True)
-            yield kept | {"text": text, "tokens": len(answer.tokens) - answer.ended, "ended": answer.ended}
+            yield facts | {"text": text, "tokens": len(answer.tokens) - answer.ended, "ended": answer.ended}

@@ -20,8 +20,9 @@ from typing import Any
 
 from experiments.commands import current
 from experiments.shared.tables import check_alike
+from ttcnet.errors import fail
+from ttcnet.run_folder import settings_of
 from ttcnet.tasks.statistics import ratio
-from ttcnet.train.run import settings_of
 
 Result = dict[str, Any]
 OWN = 8  # the horizon of TTC-Net if a table does not name one
@@ -180,7 +181,7 @@ def _plans(task: str, runs: list[Result], _: list[Result]) -> tuple[list[str], l
 def _distinct(runs: list[Result]) -> None:
     seeds = [run["config"]["seed"] for run in runs]
     if twice := [seed for seed in set(seeds) if seeds.count(seed) > 1]:
-        raise ValueError(f"{runs[0]['run']} must be there once a seed; seed {twice[0]} is there again. Remove one.")
+        fail(runs[0]["run"], "must be there once a seed", f"seed {twice[0]} again", "Remove one.", "conflict")
 
 
 def _worth(runs: list[Result], benchmark: str, steps: int) -> str:
@@ -199,7 +200,7 @@ def _head(task: str, first: list[str], paper: list[str]) -> list[str]:
 
 
 def _row(task: str, first: list[str], paper: list[str], found: list[Result], full: list[Result]) -> str:
-    """Of a model, and how it differs from full fine-tuning."""
+    """The row of a model, and how it differs from full fine-tuning."""
     _distinct(found)
     own = OWN if found[0]["run"].startswith("ttc") else None
     cells = [_accuracy(found, benchmark, own) for benchmark in ANSWERED[task]] + paper
@@ -251,7 +252,7 @@ def _read(folder: Path) -> list[Result]:
 
 
 def _each(folder: Path) -> dict[str, list[Result]]:
-    """Runs by the value that their folder is named by."""
+    """The runs by the value that names their folder."""
     return {path.name: _read(path) for path in sorted(folder.glob("*"), key=lambda path: float(path.name))}
 
 
@@ -276,7 +277,7 @@ def _likelihood(runs: list[Result], benchmark: str, horizon: int | None) -> str:
 
 
 def _nats(runs: list[Result], benchmark: str, horizon: int | None) -> str:
-    """Likewise, without an interval."""
+    """The mean log-likelihood per token over `runs`, without an interval."""
     return f"{mean(_one(run, 'likelihood', benchmark, horizon)['per_token']['mean'] for run in runs):.4f}"
 
 
@@ -303,7 +304,7 @@ def _solutions(runs: list[Result], benchmark: str) -> Sequence[float]:
 
 
 def _caption(runs: list[Result], first: Result, *, likelihoods_alone: bool) -> str:
-    """Of the table of `runs`, with the command of the first of them that is its subject."""
+    """The caption of the table of `runs`, with the command of the first run that is its subject."""
     trained = [run for run in runs if run["config"]["trained"]]
     config = (trained or runs)[0]["config"]
     check_alike(trained, fields=SAME)

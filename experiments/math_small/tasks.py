@@ -1,8 +1,8 @@
 """Training and test data of experiments/math_small.
 
-math       trained on gsm8k-train and math-train-7500 less 500 rows; judged by the answers to gsm8k-test and MATH-500,
+math       trained on gsm8k-train and math-train-7500 less 500 rows; graded by the answers to gsm8k-test and MATH-500,
            and by the likelihood of the solutions of gsm8k-test and of those 500 rows, since MATH-500 has no solutions
-countdown  trained on generated puzzles, judged by others
+countdown  trained on generated puzzles, graded on others
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ttcnet.train.examples import Example, Examples, prepare
 TASKS = ("math", "countdown")
 MAX_LENGTH = 1024  # longer rows are not trained on; they are counted
 HELD_OUT = 500
-LIMITS = {"math": 256, "countdown": 128}  # of new tokens in an answer
+LIMITS = {"math": 256, "countdown": 128}  # the most new tokens of an answer
 DIFFICULTY = countdown.Difficulty(numbers=(3, 4), largest=30)
 PUZZLES = {"train": 40_000, "test": 1000}
 

@@ -26,7 +26,7 @@ METRICS = "metrics.json"
 
 @dataclass(frozen=True)
 class Settings:
-    """Of a run."""
+    """Settings of a run."""
 
     task: str
     arm: str
@@ -53,7 +53,7 @@ class Tokens(NamedTuple):
 
 
 class Reader(nn.Module):
-    """Features, a layer with its residual, targets."""
+    """Maps features to targets through one layer with its residual."""
 
     def __init__(self, features: int, width: int, actions: int, layer: nn.Module) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Stack(ABC):
 
     def __init__(self, settings: Settings, device: str = "cpu") -> None:
         self.settings, self.device, self.step, self.steps = settings, device, 0, settings.steps
-        self.losses = torch.empty(0)  # of every member, at the last step
+        self.losses = torch.empty(0)  # loss of every member at the last step
         self.pool = self._pool()
         self.scale = self.pool.y.std(0)
         size = {name: getattr(settings, name) for name in ("width", "heads", "state_size", "rank")}
@@ -150,7 +150,7 @@ class Stack(ABC):
         return {name: part.unflatten(1, shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
     def _descend(self, grads: dict[str, Tensor]) -> None:
-        """AdamW, separately for every member."""
+        """Take a step of AdamW, separately for every member."""
         grad, (first, second), count = torch.cat([x.flatten(1) for x in grads.values()], 1), self.moments, self.step + 1
         rates = (self.rates * warm_up_and_cosine(self.step, self.settings.steps, 1.0, 0.1, 0.05)).unsqueeze(1)
         grad = grad / grad.norm(dim=1, keepdim=True).clamp_min(1)
@@ -160,14 +160,14 @@ class Stack(ABC):
         self.flat.sub_(rates * (first / (1 - 0.9**count)) / ((second / (1 - 0.95**count)).sqrt() + 1e-8))
 
     @torch.no_grad()
-    def judge(self, judged: Tokens, horizon: int, chosen: int | None = None) -> list[float]:
+    def judge(self, tokens: Tokens, horizon: int, chosen: int | None = None) -> list[float]:
         """The unexplained variance of every member, or of those with the chosen rate."""
         weights = self.weights
         if chosen is not None:
             weights = {name: x[chosen :: len(self.settings.rates)].contiguous() for name, x in weights.items()}
-        answers = torch.cat([self.answer(weights, x, horizon) for x in judged.x.split(2048)], 1) * self.scale
-        errors = (answers - judged.y).square().mean((1, 2))
-        return (errors / (judged.y - judged.y.mean(0)).square().mean()).tolist()
+        answers = torch.cat([self.answer(weights, x, horizon) for x in tokens.x.split(2048)], 1) * self.scale
+        errors = (answers - tokens.y).square().mean((1, 2))
+        return (errors / (tokens.y - tokens.y.mean(0)).square().mean()).tolist()
 
     def state(self) -> dict[str, Tensor]:
         return {"weights": self.flat, "first": self.moments[0], "second": self.moments[1]}
@@ -192,7 +192,7 @@ def carry_out(
     save_every: int,
     **options: Any,
 ) -> dict[str, Any]:
-    """Train, judge and write a run into its folder; or read its result there.
+    """Train, evaluate and write a run into its folder; or read its result there.
 
     Args:
         start: makes the stack, from settings and device.

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ttcnet.command_options import usable
-from ttcnet.errors import errors_as_sentences
+from ttcnet.errors import errors_as_sentences, fail
 from ttcnet.storage.writing import write_json
 from ttcnet.tasks.sudoku.settings import ARCHITECTURES, OF_INSERTED, SudokuTraining
 
@@ -53,9 +53,9 @@ LOOPED_SEEDS = {"ttc": 5, "transformer": 5, "mlp": 5, "mamba": 3, "mamba2": 3, "
 CHANGEABLE = [field.name for field in fields(SudokuTraining) if field.name not in ("architecture", "steps", "seed")]
 METRICS, PROGRAM = "metrics.json", "python -m experiments.sudoku"
 OLDER = {"loops": 1, "supervision": "block", "context": "head", "zero_init": False, "decay_bases": True}
-OLDER |= {"recall": False, "loops_per_step": None}  # of old runs
-LOOPS = (8, 16, 32, 64, 128, 256)  # loops at which models are judged, in one pass
-HORIZONS, AT_LOOPS = (0, 1, 2, 8, 16, 32), 64  # horizons at which plans are judged, with so many loops
+OLDER |= {"recall": False, "loops_per_step": None}  # settings that old runs do not name
+LOOPS = (8, 16, 32, 64, 128, 256)  # loops at which models are evaluated, in one pass
+HORIZONS, AT_LOOPS = (0, 1, 2, 8, 16, 32), 64  # horizons at which plans are evaluated, with so many loops
 EVERY, SAVE_EVERY = 200, 10_000  # steps between lines of the logs, and between checkpoints
 
 
@@ -70,8 +70,8 @@ def runs(setting: str, steps: int, only: list[str] | None, changes: dict[str, An
         f"{name}-{seed}": replace(base, **changed(name, changes), architecture=name, seed=seed) for name, seed in each
     }
     if unknown := set(only or ()) - {*found, *seeds}:
-        rule = f"only must name runs or architectures among {', '.join(found)}"
-        raise typer.BadParameter(f"{rule}; got {', '.join(sorted(unknown))}.")
+        rule = f"must name runs or architectures among {', '.join(found)}"
+        fail("only", rule, ", ".join(sorted(unknown)), "Correct it.", "unknown-name")
     return {name: config for name, config in found.items() if not only or name in only or config.architecture in only}
 
 
@@ -82,12 +82,13 @@ def changed(architecture: str, changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse(changes: list[str] | None) -> dict[str, Any]:
-    """field=value pairs, the values as JSON has them, or words."""
+    """Read pairs field=value; a value is JSON or a word."""
     found = {}
     for change in changes or ():
         field, _, text = change.partition("=")
         if field not in CHANGEABLE:
-            raise typer.BadParameter(f"set must name a field among {', '.join(CHANGEABLE)}; got {change!r}.")
+            rule = f"must name a field among {', '.join(CHANGEABLE)}"
+            fail("set", rule, repr(change), "Correct it.", "unknown-field")
         try:
             found[field] = json.loads(text)
         except ValueError:
@@ -98,7 +99,7 @@ def parse(changes: list[str] | None) -> dict[str, Any]:
 def main(
     setting: Annotated[str, typer.Argument(help=f"One of {', '.join(SETTINGS)}.")],
     train: Annotated[Path, typer.Option(help="CSV of puzzle,solution to train on.")],
-    test: Annotated[list[Path], typer.Option(help="CSV of puzzle,solution to judge by; several may be given.")],
+    test: Annotated[list[Path], typer.Option(help="CSV of puzzle,solution to evaluate on; several may be given.")],
     out: Annotated[Path, typer.Option(help="Folder for the runs.")],
     steps: Annotated[int, typer.Option(help="Steps of every run.")] = 40_000,
     only: Annotated[list[str] | None, typer.Option(help="Runs or architectures; all if not given.")] = None,
@@ -109,25 +110,25 @@ def main(
 ) -> None:
     from ttcnet.tasks.sudoku import read
 
-    if setting not in SETTINGS:
-        raise typer.BadParameter(f"setting must be one of {', '.join(SETTINGS)}; got {setting!r}.")
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # streams that may run at the same time
     with errors_as_sentences():
+        if setting not in SETTINGS:
+            fail("setting", f"must be one of {', '.join(SETTINGS)}", repr(setting), "Name one of them.", "unknown-name")
         configs = runs(setting, steps, only, parse(change))
-        boards, judges = read(train), {path.stem: read(path) for path in test}
-        _make(configs, boards, judges, mode, out, usable(device), minutes or None)
+        boards, tests = read(train), {path.stem: read(path) for path in test}
+        _make(configs, boards, tests, mode, out, usable(device), minutes or None)
 
 
 def _make(
     configs: dict[str, SudokuTraining],
     boards: Boards,
-    judges: dict[str, Boards],
+    tests: dict[str, Boards],
     modes: list[str] | None,
     out: Path,
     device: str,
     minutes: float | None,
 ) -> None:
-    """Train and judge the unfinished runs, side by side."""
+    """Train and evaluate the unfinished runs, side by side."""
     from ttcnet.machine.torch_settings import compiling_up_to
     from ttcnet.train.loop import train
     from ttcnet.train.sudoku import learner, run_of
@@ -147,10 +148,10 @@ def _make(
             typer.echo("Stopped for the time being. The same command resumes.")
             return
         for run, trained in pairs:
-            _judge(run, trained, judges, modes)
+            _evaluate(run, trained, tests, modes)
 
 
-def _judge(run: Run, trained: Learner, judges: dict[str, Boards], modes: list[str] | None) -> None:
+def _evaluate(run: Run, trained: Learner, tests: dict[str, Boards], modes: list[str] | None) -> None:
     """Evaluate, and write all that belongs to a result."""
     import torch
     from torch import nn
@@ -165,7 +166,7 @@ def _judge(run: Run, trained: Learner, judges: dict[str, Boards], modes: list[st
         asked += [("single", None, loops) for loops in LOOPS]
         asked += [("single", horizon, AT_LOOPS) for horizon in HORIZONS if ttc_layers(model)]
     results = [
-        {"data": data} | evaluate(model, boards, *each).to_dict() for data, boards in judges.items() for each in asked
+        {"data": data} | evaluate(model, boards, *each).to_dict() for data, boards in tests.items() for each in asked
     ]
     nn.Module.to(model, torch.bfloat16)
     with run.result(MODEL) as folder:

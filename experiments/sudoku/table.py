@@ -11,7 +11,8 @@ from typing import Any
 
 from experiments.commands import current
 from experiments.shared.tables import check_alike
-from ttcnet.train.run import settings_of
+from ttcnet.errors import fail
+from ttcnet.run_folder import settings_of
 
 NAMES = {
     "ttc": "TTC-Net", "transformer": "Transformer", "mamba": "Mamba", "mamba2": "Mamba2", "gdn": "GDN", "samba": "Samba"
@@ -186,7 +187,7 @@ def _of(runs: list[dict[str, Any]], arm: str) -> list[dict[str, Any]]:
 def _boards(
     runs: list[dict[str, Any]], data: str, loops: int | None, horizon: int | None = None, mode: str = "single"
 ) -> list[float]:
-    """Boards that are solved, in percent, of each run."""
+    """The boards that each run solves, in percent."""
     asked = {"data": data, "mode": mode, "loops": loops, "horizon": horizon}
     return [100 * rate["boards"]["rate"] for run in runs for rate in run["results"] if asked.items() <= rate.items()]
 
@@ -210,7 +211,7 @@ def _interval(rate: dict[str, Any]) -> str:
 def _read(folder: Path) -> list[dict[str, Any]]:
     paths = sorted(folder.glob("*/metrics.json"))
     if not paths:
-        raise ValueError(f"{folder} must hold runs; it has none. Run: python -m experiments.sudoku {folder.name} ...")
+        fail(str(folder), "must hold runs", "none", f"Run: python -m experiments.sudoku {folder.name} ...", "no-data")
     read = [{"config": settings_of(path.parent)} for path in paths]
     return [run | json.loads(path.read_text()) for run, path in zip(read, paths, strict=True)]
 

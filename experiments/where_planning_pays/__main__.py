@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ttcnet.command_options import usable
-from ttcnet.errors import errors_as_sentences
+from ttcnet.errors import errors_as_sentences, fail
 
 if TYPE_CHECKING:  # the rest is imported late, to keep --help instant
     from experiments.where_planning_pays.imitation import Demonstrations, Imitation
@@ -44,8 +44,8 @@ def names(only: list[str] | None) -> list[str]:
     known = [f"{system}/{arm}/{n}" for system in TRAINING for n in TRAINING[system]["numbers"] for arm in ARMS]
     found = [name for name in known if not only or any(_fits(name, words) for words in only)]
     if only and (unknown := [words for words in only if not any(_fits(name, words) for name in known)]):
-        rule = f"only must name systems ({', '.join(TRAINING)}), arms ({', '.join(ARMS)}) or numbers, or all three"
-        raise typer.BadParameter(f"{rule}, as in cart-pole/ttc/1000; got {', '.join(unknown)}.")
+        rule = f"must name systems ({', '.join(TRAINING)}), arms ({', '.join(ARMS)}) or numbers, or all three"
+        fail("only", f"{rule}, as in cart-pole/ttc/1000", ", ".join(unknown), "Correct it.", "unknown-name")
     return found
 
 

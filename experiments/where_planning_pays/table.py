@@ -23,7 +23,7 @@ from typing import Any
 
 from experiments.commands import current
 from experiments.shared.tables import check_alike
-from ttcnet.train.run import settings_of
+from ttcnet.run_folder import settings_of
 
 Run = dict[str, Any]
 SYSTEMS = ("dense", "cart-pole", "pendulums")

@@ -16,7 +16,7 @@ SIZES = {
     "num_hidden_layers": 4096, "num_attention_heads": 4096, "hidden_size": 2**20, "grid": 1024,
     "loops": 65_536, "num_labels": 65_536, "kernel": 1024, "iterations": 1024, "num_key_value_heads": 4096,
 }  # fmt: skip
-BASE = {  # of models of transformers: the most, and the names of such sizes in their families
+BASE = {  # bounds of transformers' models, and the names of such sizes in their families
     4096: "num_hidden_layers num_layers n_layer n_layers num_attention_heads num_key_value_heads n_head n_heads",
     2**16: "num_labels",
     2**20: "hidden_size d_model n_embd",
@@ -25,7 +25,7 @@ BASE = {  # of models of transformers: the most, and the names of such sizes in 
 }
 SEED = 2**32 - 1
 TOGETHER = 64  # layers inserted in one place
-WEIGHTS = 2**30  # of a TTC layer, about
+WEIGHTS = 2**30  # the most weights of a TTC layer, about
 
 
 def check_horizon(field: str, steps: int) -> None:
@@ -37,11 +37,8 @@ def check_horizon(field: str, steps: int) -> None:
             fail(field, f"must be {most} or less", shown(steps), remedy, "too-large")
 
 
-check_reach = check_horizon  # its name in ttcnet.lqr
-
-
 def check_size(field: str, value: object, least: int, remedy: str) -> int:
-    """`value`, if it is an integer from `least` to the bound of the field, with or without ttc_ in front."""
+    """Return `value` if it is an integer from `least` to the bound of the field, with or without ttc_ in front."""
     size, most = check_integer(field, value, least, remedy), SIZES.get(field.removeprefix("ttc_"), LARGE)
     if field == "horizon":
         check_horizon(field, size)

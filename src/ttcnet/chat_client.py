@@ -63,14 +63,14 @@ class Reply:
 
 @dataclass(frozen=True)
 class Failed:
-    """No answer, and why."""
+    """Stands for an answer that did not come, and says why."""
 
     reason: str
     attempts: int
 
 
 class _RefusedError(Exception):
-    """Not worth another try."""
+    """The server refused the request; another try would get the same answer."""
 
 
 class _PassingError(Exception):
@@ -160,13 +160,13 @@ class Endpoint:
         return self._submit(self._persistently(request)).result()
 
     def ask_all(self, requests: Iterable[Request]) -> Iterator[tuple[int, Reply | Failed]]:
-        """Many requests at once. Yields answers as they arrive, each with the number of its request, counted from 0.
+        """Ask many requests at once. Yields answers as they arrive, each with the number of its request, from 0.
         Requests are taken from the iterable when there is room."""
         for group in self.ask_in_groups(requests, 0.0):
             yield from group
 
     def ask_in_groups(self, requests: Iterable[Request], seconds: float) -> Iterator[list[tuple[int, Reply | Failed]]]:
-        """Likewise, but yields answers that arrive within `seconds` together."""
+        """Ask all requests, and yield answers in groups: those that arrive within `seconds` of each other."""
         source = enumerate(requests)
         running: dict[Future[Reply | Failed], int] = {}
         group, end = list[tuple[int, Reply | Failed]](), 0.0
@@ -285,7 +285,7 @@ def _text(value: Any) -> str:
 
 
 def _count(value: Any) -> int | None:
-    """Likewise a number of tokens, or none."""
+    """Check that a value of a reply is a number of tokens, or None."""
     if value is None or (type(value) is int and 0 <= value < 2**53):
         return value
     raise TypeError(f"{value!r:.40} where a number of tokens belongs")

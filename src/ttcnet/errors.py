@@ -130,7 +130,7 @@ def fail(
 
 
 def check_integer(field: str, value: object, least: int, remedy: str) -> int:
-    """`value`, if it is an integer of `least` or more. True and False are not integers here."""
+    """Return `value` if it is an integer of `least` or more. True and False are not integers here."""
     if isinstance(value, bool) or not isinstance(value, int):
         fail(field, "must be an integer", repr(value), remedy, "type")
     if value < least:
@@ -170,7 +170,7 @@ def _sentence(error: Exception) -> str:
 
 @contextmanager
 def errors_as_sentences() -> Iterator[None]:
-    """Around a command: print an error without its traceback, if its text is enough."""
+    """Print an error that a command raises inside the block; leave out its traceback if the text is enough."""
     import typer
 
     from .terminal.console import DEBUG, say

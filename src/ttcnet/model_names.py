@@ -60,8 +60,8 @@ def _check_tokenizer(model: str) -> None:
 
 @contextmanager
 def loading(model: str) -> Iterator[None]:
-    """While other libraries load it: turn their errors into one of ours. They expect files that they have written
-    themselves; other files may make them raise anything."""
+    """Turn errors of other libraries that load `model` inside the block into one of ours. They expect files that they
+    have written themselves; other files may make them raise anything."""
     _check_folder(model)
     try:
         yield

@@ -1,5 +1,4 @@
-"""Settings of a run: a TOML file is read into tables, and a table becomes a dataclass. Errors name file and key. A run
-that is resumed must have the settings that it was started with."""
+"""Settings of a run: a TOML file is read into tables, and a table becomes a dataclass. Errors name file and key."""
 
 from __future__ import annotations
 
@@ -124,18 +123,3 @@ def _is(value: Any, kind: Any) -> bool:
         inside = value.values() if isinstance(value, dict) else value
         return isinstance(value, outer) and all(_is(each, get_args(kind)[-1]) for each in inside)
     return isinstance(value, (int, float) if kind is float else kind) and (kind is bool or not isinstance(value, bool))
-
-
-def check_settings(
-    place: Path,
-    then: dict[str, Any],
-    now: dict[str, Any],
-    what: str = "run",
-    *,
-    field: str = "settings",
-    remedy: str = "Give the settings that it was started with, or choose another folder.",
-) -> None:
-    """Fail if the run at a place is resumed with other settings than it was started with."""
-    if changed := {name: (then.get(name), now.get(name)) for name in then | now if then.get(name) != now.get(name)}:
-        rule = f"must be those of the {what} in {place}"
-        fail(field, rule, f"(then, now): {changed}", remedy, code="settings-changed")

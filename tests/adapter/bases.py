@@ -15,7 +15,7 @@ from transformers import (
 )
 
 import ttcnet.adapter as adapter
-from ttcnet.adapter.control import inserted_of
+from ttcnet.adapter.enable_freeze import inserted_of
 
 SIZES = dict(
     vocab_size=61,

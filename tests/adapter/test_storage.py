@@ -115,7 +115,7 @@ def test_the_context_is_kept(tmp_path, caplog):
 
 
 def test_the_base_may_be_a_copy_in_a_folder(tmp_path):
-    """Of owner/name on the Hub, a folder called name; not another owner's, nor another name."""
+    """A folder called name stands for owner/name of the Hub; another owner's or another name does not."""
 
     def named(name):
         plain = base()

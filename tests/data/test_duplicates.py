@@ -98,7 +98,7 @@ def test_the_seed_is_heeded_and_results_repeat(tmp_path):
 
 
 def near_ones(text):
-    """As similar as the threshold, so that chance decides."""
+    """Two rows as similar as the threshold, so that chance decides."""
     rng = random.Random(text)
     return [{"problem": text, "solution": "S"}, {"problem": other_word(other_word(text, rng), rng), "solution": "S"}]
 

@@ -56,7 +56,7 @@ class Rows(list):
 
 
 def test_all_have_the_same_chance():
-    """Of 300 rows 30 are drawn, 40 times: some 400 of each source, and every row some 4 times."""
+    """30 of 300 rows are drawn, 40 times: some 400 of each source, and every row some 4 times."""
     content = [{"id": f"{name}/{n}", "source": name, "solution": "S"} for name in "abc" for n in range(100)]
     times = Counter()
     for seed in range(40):

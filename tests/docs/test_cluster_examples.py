@@ -28,7 +28,7 @@ SCONTROL = """#!/bin/bash
 
 
 def bash(script, folder, *words, **environment):
-    """With srun and scontrol that stand for Slurm's, and the commands of this environment."""
+    """Run a script with made-up srun and scontrol in place of Slurm's, and the commands of this environment."""
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)

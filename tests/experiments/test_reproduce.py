@@ -33,7 +33,7 @@ def option(command, name):
 
 
 def test_names_agree():
-    """Of all commands of the page that touch a run of experiments/math, and of all its variants."""
+    """The commands of the page and the variants of experiments/math use the same names of files."""
     made = {f"{values['out']}/{RESULT}" for values in DATA.values()}
     read = {source["data"] for values in DATA.values() for source in values["source"] if "/data/" in source["data"]}
     runs = [read_toml(ROOT / "experiments/math/settings.toml", [base, arm]) for base in BASES for arm in ARMS]

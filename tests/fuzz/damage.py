@@ -80,7 +80,7 @@ def fields(content: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def changed(content: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """With another value at a path; without the field where the value is `gone`."""
+    """The content with another value at a path; without the field if the value is `gone`."""
     if not path:
         return value
     first, *rest = path

@@ -69,7 +69,7 @@ def condensed(problem, i, u_min=None, u_max=None, h_min=None, h_max=None, C=None
     return P, f, numpy.concatenate(G), numpy.concatenate(b)
 
 
-def judge(problem, i, **constraints):
+def by_clarabel(problem, i, **constraints):
     P, f, G, b = condensed(problem, i, **constraints)
     settings = clarabel.DefaultSettings()
     settings.verbose = False
@@ -131,7 +131,7 @@ def test_clarabel_agrees(kind):
     found = solve_constrained(problem, check=False, **constraints)
     seen = set()
     for i in range(12):
-        status, u = judge(problem, i, **constraints)
+        status, u = by_clarabel(problem, i, **constraints)
         seen.add(status)
         if status == "Solved":
             assert found.status[i] == Status.CONVERGED
@@ -153,7 +153,7 @@ def test_bounds_on_states_with_actions_that_cost_next_to_nothing():
     }))  # fmt: skip
     found = solve_constrained(few, check=False, h_max=0.5, h_min=-0.6)
     for i in range(count):
-        status, u = judge(few, i, h_max=0.5, h_min=-0.6)
+        status, u = by_clarabel(few, i, h_max=0.5, h_min=-0.6)
         assert (status == "Solved") == bool(found.converged[i]), status
         if status == "Solved":
             assert torch.allclose(found.u[i], torch.tensor(u), atol=1e-5)
@@ -167,7 +167,7 @@ def test_infeasible_problems_are_named_and_the_others_solved():
     with pytest.warns(RuntimeWarning, match=r"problem \(2,\) of the batch has no point that meets all constraints"):
         found = solve_constrained(problem, **constraints)
     assert found.status.tolist() == [0, 0, Status.INFEASIBLE, 0, 0, 0]
-    assert judge(problem, 2, **constraints)[0] == "PrimalInfeasible"
+    assert by_clarabel(problem, 2, **constraints)[0] == "PrimalInfeasible"
 
 
 @pytest.mark.parametrize("missing", [1e-1, 1e-3, 1e-5, -1e-5, -1e-3])

@@ -18,7 +18,7 @@ def on(device, problem):
 
 
 def agree(problem, rtol, gains=False):
-    """With autograd through the recursion in float64 on the CPU."""
+    """Kernels agree with autograd through the recursion in float64 on the CPU."""
     there = on("cuda", problem)
     assert dense.obstacle(there) is None
     found, slopes = gradients(there, gains)

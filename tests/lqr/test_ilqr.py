@@ -55,7 +55,7 @@ def total(dynamics, cost, terminal, h0, u):
 
 
 def slopes(dynamics, cost, terminal, found):
-    """Of the cost over the actions, computed without ilqr."""
+    """The slopes of the cost over the actions, computed without ilqr."""
     u = found.u.detach().requires_grad_()
     prices = vmap(lambda h, u: total(dynamics, cost, terminal, h, u))(found.h[:, 0].detach(), u)
     assert torch.allclose(prices, found.cost)
@@ -139,7 +139,7 @@ def test_a_linear_quadratic_problem_takes_one_iteration():
 
 
 def test_mpc_pytorch_finds_the_same_plan():
-    """Its own pendulum, with its bounds, from the same start."""
+    """Both solve mpc.pytorch's own pendulum, with its bounds, from the same start."""
     mpc = pytest.importorskip("mpc.mpc", reason="mpc.pytorch is not installed")
 
     class Batched(torch.nn.Module):

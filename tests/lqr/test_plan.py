@@ -190,7 +190,7 @@ def test_same_bits_twice(plan):
 
 
 def test_memory_between_the_passes_grows_with_the_root_of_the_horizon(plan):
-    def kept(horizon):
+    def stored(horizon):
         sizes = []
 
         def pack(tensor):
@@ -203,9 +203,9 @@ def test_memory_between_the_passes_grows_with_the_root_of_the_horizon(plan):
         return sum(sizes) - sum(getattr(family, name).numel() for name in NAMES)
 
     one = draw("trained").Qf.numel()
-    assert kept(4) <= 2 * one
-    assert kept(100) <= 10 * one
-    assert kept(400) <= 20 * one
+    assert stored(4) <= 2 * one
+    assert stored(100) <= 10 * one
+    assert stored(400) <= 20 * one
 
 
 @pytest.mark.parametrize("poison", ["a", "B", "Q", "Qf", "r_inv", "decay_A", "decay_B", "decay_Q", "h0"])

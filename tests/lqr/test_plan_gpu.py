@@ -19,7 +19,7 @@ def reference(family, horizon):
 
 
 def errors_of(family, horizon):
-    """Of every output, against float64 on the very numbers that the kernels got."""
+    """The errors of every output, against float64 on the very numbers that the kernels got."""
     g = weights(family).cuda()
     truth = differentiate(reference, cast(cast(family, torch.float32), torch.float64, "cuda"), horizon, g)
     return relative_errors(differentiate(fused, cast(family, torch.float32, "cuda"), horizon, g), truth)

@@ -105,7 +105,7 @@ def test_digits_of_float32(n, m, rank, growth, scale):
 
 
 def test_a_gradient_beyond_its_digits_is_announced():
-    """Of a Q that is zero, where all that is paid for is the end of a long way that grows."""
+    """Q is zero, and all cost is that of the end of a long horizon over which states grow."""
     family, horizon = draw(5, 1, growth=1.5), 60
 
     def quality(family):

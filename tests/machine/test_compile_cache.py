@@ -18,7 +18,7 @@ from ttcnet.machine import compile_cache
 
 @pytest.fixture(autouse=True)
 def new():
-    """As in a process that has said nothing yet."""
+    """Forget what was printed, as in a new process."""
     compile_cache._told.clear()
 
 
@@ -76,7 +76,7 @@ def test_sudoku_too(trouble, monkeypatch, caplog):
 
 
 def test_a_compiler_that_needs_a_folder_gets_one(tmp_path, caplog):
-    """As Triton does."""
+    """Triton is such a compiler."""
     there = str(tmp_path / "cache")
     assert compile_cache.usable("TRITON_CACHE_DIR", there) == there
     assert caplog.text == ""

@@ -40,7 +40,7 @@ def test_the_same_tokens_as_generate(insert):
 
 
 def sizes(state):
-    """Of all that a mixer remembers."""
+    """The sizes of all tensors in a mixer's state."""
     if isinstance(state, torch.Tensor):
         return tuple(state.shape)
     return [sizes(part) for part in vars(state).values()] if isinstance(state, mixers.State) else None

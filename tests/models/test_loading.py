@@ -36,7 +36,7 @@ def shift(folder):
 
 
 def outputs(model):
-    """Of a batch, and of a single token, as in generation: other products of matrices."""
+    """The outputs for a batch, and for a single token as in generation, which takes other products of matrices."""
     with torch.no_grad():
         return [model.eval()(ids).logits for ids in (tokens(), tokens(1, 1))]
 

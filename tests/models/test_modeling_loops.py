@@ -141,14 +141,14 @@ def board():
     return boards, labels.masked_fill(boards > 0, -100)
 
 
-@pytest.mark.parametrize(("supervision", "judged"), [(None, 8), ("block", 8), ("loop", 4), ("end", 1)])
-def test_cells_are_judged_after_every_block_or_loop(supervision, judged):
+@pytest.mark.parametrize(("supervision", "outputs"), [(None, 8), ("block", 8), ("loop", 4), ("end", 1)])
+def test_cells_are_classified_after_every_block_or_loop(supervision, outputs):
     model = cells(num_hidden_layers=2, interleave="2:1", supervision=supervision).eval()
     boards, labels = board()
     output = model(boards, labels=labels, output_hidden_states=True)
     assert len(output.hidden_states) == 9
-    assert output.block_logits.shape == (judged, 2, 81, 9)
-    states = output.hidden_states[8 // judged :: 8 // judged]
+    assert output.block_logits.shape == (outputs, 2, 81, 9)
+    states = output.hidden_states[8 // outputs :: 8 // outputs]
     each = [model.classifier(model.model.norm(state)) for state in states]
     losses = [torch.nn.functional.cross_entropy(logits.mT, labels, ignore_index=-100) for logits in each]
     assert torch.allclose(output.loss, torch.stack(losses).mean(), atol=1e-5)
@@ -193,7 +193,7 @@ def test_loops_that_recall_the_input():
         x = embedded
         for number in (1, 2, 3):
             x = x if number == 1 else body.recall.norm(x) + embedded
-            x = body.layers[0](x, horizon=4, at_work=(number % 2 == 0,))
+            x = body.layers[0](x, horizon=4, active=(number % 2 == 0,))
         assert torch.allclose(model.classifier(body.norm(x)), model(boards, loops=3).logits, atol=1e-5)
         assert not torch.allclose(cells(interleave="2:1").eval()(boards).logits, model(boards).logits, atol=1e-3)
         first = model(boards, loops=2)
@@ -245,13 +245,13 @@ def test_blocks_compile_once_however_many_loops():
 
 
 def test_interleaving_counts_every_pass():
-    def names(interleave, blocks, loops):
-        return [plan.names for plan in blocks_of(interleaved(interleave, blocks, "attention", loops=loops))]
+    def layers(interleave, blocks, loops):
+        return [block.layer_names for block in blocks_of(interleaved(interleave, blocks, "attention", loops=loops))]
 
-    assert names("8:1", 1, 32) == [("attention", "ttc@8")]
-    assert names("1:1", 1, 32) == [("attention", "ttc")]
-    assert names("8:2", 2, 16) == [("attention",), ("attention", "ttc@4", "ttc@4")]
-    assert names("2:1", 4, 8) == [("attention",), ("attention", "ttc")] * 2
+    assert layers("8:1", 1, 32) == [("attention", "ttc@8")]
+    assert layers("1:1", 1, 32) == [("attention", "ttc")]
+    assert layers("8:2", 2, 16) == [("attention",), ("attention", "ttc@4", "ttc@4")]
+    assert layers("2:1", 4, 8) == [("attention",), ("attention", "ttc")] * 2
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_bidirectional_mixers_look_both_ways(kind, options):
 
 @each_stateful
 def test_a_bidirectional_recurrence_is_symmetric(kind, options):
-    """With the parameters of the directions swapped and the sequence reversed, the output is reversed."""
+    """If the parameters of the directions are swapped and the sequence is reversed, the output is reversed."""
     mixer, x = make(kind, causal=False, **options), tokens()
     swapped = copy.deepcopy(mixer)
     per_way = ("convolution", "select", "step", "A_log", "D", "beta_bias", "decay_bias", "ridge")
@@ -357,7 +357,7 @@ def test_float32_is_accurate(kind, options):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_initial_values(kind):
-    """Of a sane size, drawn anew by reset_parameters, and nothing to save but parameters."""
+    """Outputs have a sane size, reset_parameters draws anew, and there is nothing to save but parameters."""
     torch.manual_seed(0)
     mixer = build(kind, 64, heads=4)
     assert 0.02 < mixer(torch.randn(4, 20, 64)).std() < 2
@@ -383,7 +383,7 @@ def test_initial_values(kind):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "mlp"])
 @each_way
 def test_learning(kind, causal):
-    """To copy the token two places before, or two places after when all are seen."""
+    """A mixer learns to copy the token two places before, or two places after if it sees all."""
     torch.manual_seed(0)
     symbols, length = 6, 10
     options = dict(iterations=6) if kind == "mesanet" else {}

@@ -220,7 +220,7 @@ def test_chunks_of_any_size_give_the_same(kind, length, chunk):
 @pytest.mark.parametrize("kind", ["decay", "delta", "mesa"])
 @pytest.mark.parametrize("regime", ["none", "plain", "extreme", "correlated"])
 def test_float32_keeps_its_digits(kind, regime):
-    """With no decay at all, with decays that vanish, and with keys that are nearly the same."""
+    """Decays are absent, plain or next to zero, or keys are nearly the same."""
     strength = {"none": 0.0, "plain": 1.0, "extreme": 10.0, "correlated": 0.01}[regime]
     exact = scan_inputs(300, torch.float64, strength, regime == "correlated")
     ridge = torch.full((3, 5), 0.5, dtype=torch.float64)

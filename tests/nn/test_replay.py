@@ -21,7 +21,7 @@ def layer(request):
 
 
 def recorded(layer):
-    return len(layer._replays._records)
+    return len(layer._replays._recorded)
 
 
 def test_a_copy_starts_empty():
@@ -150,7 +150,7 @@ def test_gradients_and_training_are_not_recorded(layer):
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler
 def test_beside_cuda_graphs_of_torch_compile():
-    """Those make torch free the workspaces of cuBLAS, while a recorded call uses one."""
+    """CUDA graphs of torch.compile make torch free the workspaces of cuBLAS, while a recorded call uses one."""
     torch._dynamo.reset()
     layer = TTCLayer(4096, heads=16, horizon=6).cuda().to(torch.bfloat16).eval()
     other = torch.nn.Linear(4096, 4096).cuda().to(torch.bfloat16)

@@ -185,7 +185,7 @@ def test_time_homogeneous(x, context, how):
 
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_a_pure_homogeneous_layer_changes_nothing_but_the_decays(x, context):
-    """Where a is negative; where it would be positive it is bounded by 4 decay_A, which is 0."""
+    """This holds where a is negative; where it would be positive it is bounded by 4 decay_A, which is 0."""
     modulated, pure = (
         TTCLayer(24, heads=3, state_size=4, time_homogeneous=how, context=context) for how in (False, "pure")
     )
@@ -235,7 +235,7 @@ def test_the_plan_is_handed_out(layer, x):
 
 
 def test_backends_agree_forward_and_backward(layer, x):
-    """With float64, within a few times the effect of a rounding of weights and tokens, 2e-6 of the largest."""
+    """They agree with float64, within a few times the effect of rounding weights and tokens, 2e-6 of the largest."""
 
     def results(backend, dtype):
         copied = copy.deepcopy(layer).to(dtype)

@@ -70,7 +70,7 @@ def test_processes_of_one_job_share_a_folder(tmp_path, monkeypatch):
 
 
 def test_a_forked_child_does_not_hold_it(tmp_path):
-    """As the workers of a pool, which may outlive the process that started them."""
+    """Workers of a pool are such children, and may outlive the process that started them."""
     with owned(tmp_path):
         child = os.fork()
         if child == 0:

@@ -180,7 +180,7 @@ def test_leftovers_go_and_nothing_else(tmp_path):
 
 
 def test_two_processes_that_write_the_same_file_do_not_stumble_over_each_other(tmp_path, monkeypatch):
-    """As when the last two processes of an evaluation end at the same time, and both write its summary."""
+    """The last two processes of an evaluation may end at the same time, and both write its summary."""
     replace, file = os.replace, tmp_path / "summary.json"
 
     def meanwhile(source, target):

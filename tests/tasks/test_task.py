@@ -42,7 +42,7 @@ def test_every_task_can_be_asked_and_graded(name):
 
 
 def test_a_task_of_ones_own_is_run_and_summed_up(tmp_path):
-    """From one letter too few to all right; the folder keeps the prompt as it was put, and the scores."""
+    """Answers range from one letter too few to all right; the folder has the prompt as it was put, and the scores."""
     task = find(str(TOY))
     said = iter(["gninnalp", "It is nozirox.", "", "citardauq", "no"])
     config = RunConfig("toy", task, read_examples(task), (None,), 1, 0.0, 8, task.system)

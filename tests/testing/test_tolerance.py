@@ -1,4 +1,4 @@
-"""The judge of digits: it lets roundings pass, and sees an answer that is wrong in the fourth digit."""
+"""The test of digits lets roundings pass, and finds an answer that is wrong in the fourth digit."""
 
 import pytest
 import torch

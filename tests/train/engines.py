@@ -84,7 +84,7 @@ class FineTuning(Engine):
 
 
 class Reinforcement(Engine):
-    """Of a model with inserted layers, by examples of which it answers a few in each step."""
+    """GRPO of a model with inserted layers, on examples of which it answers a few in each step."""
 
     results, keep = ("model",), 2
 
@@ -103,7 +103,7 @@ class Reinforcement(Engine):
 
 
 class SmallTable(FineTuning):
-    """As experiments/math_small trains: the objective of fine-tuning, with other pieces."""
+    """The training of experiments/math_small: the objective of fine-tuning, with other pieces."""
 
     results, joins = ("done",), False
 
@@ -112,7 +112,7 @@ class SmallTable(FineTuning):
         self.results, self.keep = ("done",), 1
 
     def go(self, out, **changes):
-        from experiments.math_small.training import fast, learner
+        from experiments.math_small.learner import fast, learner
         from ttcnet import adapter
         from ttcnet.settings import from_table
         from ttcnet.storage.reading import rows
@@ -135,7 +135,7 @@ class SmallTable(FineTuning):
 
 
 class Diagnostic(Engine):
-    """Of experiments/lqr_in_a_token, experiments/where_planning_pays and experiments/in_context_control."""
+    """The training of experiments/lqr_in_a_token, where_planning_pays and in_context_control."""
 
     results, joins = ("metrics.json",), False
     changed: ClassVar = dict(batch=48)
@@ -146,7 +146,7 @@ class Diagnostic(Engine):
     @property
     def trained(self):
         from experiments.in_context_control.policies import Policies
-        from experiments.lqr_in_a_token.training import Readers
+        from experiments.lqr_in_a_token.readers import Readers
         from experiments.where_planning_pays.imitation import Imitation
 
         return {"token": Readers, "imitation": Imitation, "policies": Policies}[self.kind]
@@ -195,6 +195,6 @@ ENGINES = {
 
 
 def log_of(out: Path) -> list[dict]:
-    """Without what depends on the time of day."""
+    """The log without what depends on the time of day."""
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]

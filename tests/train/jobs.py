@@ -41,7 +41,7 @@ def _one(target, args, changes, rank, count, port, said):
 
 
 def job(count, target, *args, seconds=240, said=None, **changes):
-    """Their exit codes. Their output goes to a file, if one is named."""
+    """Run `count` processes of a job. Returns their exit codes; their output goes to the file `said`, if given."""
     with socket.create_server(("localhost", 0)) as free:
         port = str(free.getsockname()[1])
     server = get_context("forkserver")

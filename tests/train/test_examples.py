@@ -50,7 +50,7 @@ def test_without_a_chat_template():
 
 @pytest.mark.parametrize("chat", [True, False])
 def test_a_question_has_the_tokens_of_training(chat):
-    """Also by tokenizers that begin every text in a way of their own."""
+    """This holds for tokenizers, too, that begin every text in a way of their own."""
     made = tokenizer(chat)
     made.backend_tokenizer.normalizer = normalizers.Prepend("the ")
     messages = conversation(PAIR, system="answer")

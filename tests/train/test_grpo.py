@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ from tests.tasks import echo
 from tests.train.conftest import ADAPTER, run_settings
 from tests.train.test_sft_several import join, meet
 from tests.train.tiny import model, tokenizer
-from ttcnet.adapter.folder import with_adapter
+from ttcnet.adapter.base_with_adapter import with_adapter
 from ttcnet.cli import app
 from ttcnet.models import TTCNetConfig, TTCNetForCausalLM
 from ttcnet.settings import from_table
@@ -94,7 +95,7 @@ def test_advantages_are_rewards_above_the_mean_of_the_group():
 
 
 def logprobs(net, inputs, temperature):
-    """Of completions, prompts padded at the left."""
+    """The log-probabilities of completions; prompts are padded at the left."""
     ids, mask = (torch.cat([inputs[f"{part}_{kind}"] for part in ("prompt", "completion")], 1) for kind in KINDS)
     every = (net(ids, attention_mask=mask).logits[:, :-1] / temperature).log_softmax(-1)
     return every.gather(2, ids[:, 1:, None])[:, :, 0][:, -inputs["completion_ids"].shape[1] :]
@@ -146,6 +147,7 @@ def test_the_loss_and_its_gradient_are_those_of_trl(updates, tmp_path):
     for name, by in [("ref", policy.reference)] + [("old", before)] * (updates > 1):
         adapter.set_horizon(by, policy.drawn_at(0))
         inputs[f"{name}_per_token_logps"] = logprobs(by, inputs, 0.8).detach()
+    adapter.set_horizon(net, policy.drawn_at(0))
     loss = theirs._compute_loss(net, inputs)
     loss.backward()
     assert loss.item() == pytest.approx(ours, abs=1e-6)
@@ -170,7 +172,7 @@ def test_pieces_do_not_change_the_gradient(tmp_path):
 
 
 def test_a_tiny_model_learns_by_reward(tmp_path):
-    """To repeat a number, from random weights. By chance it is right once in 33 times."""
+    """It learns to repeat a number, from random weights. By chance it is right once in 33 times."""
     config = settings(tmp_path, samples=16, max_tokens=2, steps=60, device_batch=160, save_every=60, log_every=10)
     reinforce(from_table(Reinforcement, config.to_dict() | {"held_out_every": 60}), model(), tokenizer())
     found = [line["right"] for line in log(tmp_path)]
@@ -235,32 +237,37 @@ def test_the_reference_stays(tmp_path):
 
 def test_samples_are_of_the_policy_and_its_horizon(tmp_path):
     trained = made(tmp_path, planner(), horizon="uniform:1,32")
-    seen, answers = [], trained.objective.actor.answers
+    drawn, learned, answers, loss = [], [], trained.objective.actor.answers, trained.objective.loss
 
-    def watched(prompts, seeds, temperature, horizon):
-        seen.append((horizon, trained.model.config.horizon))
+    def drawing(prompts, seeds, temperature, horizon):
+        drawn.append(horizon)
         return answers(prompts, seeds, temperature, horizon)
 
-    trained.objective.actor.answers = watched
+    def learning(model, piece):
+        learned.append(piece.horizon)
+        return loss(model, piece)
+
+    trained.objective.actor.answers, trained.objective.loss = drawing, learning
     for _ in range(4):
+        learned.clear()
         trained.advance()
-    assert len(set(seen)) > 1
-    assert all(here == there for here, there in seen)
+        assert {*learned} == {drawn[-1]}
+    assert len(set(drawn)) > 1
+    assert trained.model.config.horizon == planner().config.horizon
     trained.objective.draw(4, 8)
     for one, other in zip(trained.objective.actor.model.parameters(), trained.model.parameters(), strict=True):
         assert torch.equal(one, other)
 
 
 def test_samples_may_be_drawn_at_another_horizon_if_asked(tmp_path):
-    """Then ratios are those of the two horizons."""
+    """The ratios are then those of the two horizons."""
     trained = made(tmp_path, planner(), horizon="fixed:2", sampling_horizon="fixed:16")
     ((piece,),) = next(iter(trained.batches()))
-    assert trained.objective.actor.model.config.horizon == 16
-    assert trained.model.config.horizon == 2
+    assert piece.horizon == 2
     with torch.no_grad():
         assert (trained.objective.logprobs(trained.model, piece) - piece.old).abs().max() > 1e-4
-        adapter.set_horizon(trained.model, 16)
-        assert torch.equal(trained.objective.logprobs(trained.model, piece), piece.old)
+        drawn = replace(piece, horizon=16)
+        assert torch.equal(trained.objective.logprobs(trained.model, drawn), piece.old)
 
 
 def test_any_model_answers(tmp_path):
@@ -321,7 +328,7 @@ def test_a_run_whose_grading_fails_is_an_error_and_resumes_to_the_bit(updates, t
 
 
 def test_a_run_can_be_extended(tmp_path):
-    """At a constant rate the longer run is the same."""
+    """If the rate is constant, the extended run is the same as a long one."""
     whole = reinforce(settings(tmp_path, "whole"), model(), tokenizer())
     reinforce(settings(tmp_path, steps=2), model(), tokenizer())
     again = reinforce(settings(tmp_path), model(), tokenizer())

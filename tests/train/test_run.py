@@ -78,7 +78,7 @@ def assert_same_run(engine, whole, out, learned):
 
 @pytest.mark.parametrize("step", [2, 5])
 def test_a_killed_run_ends_at_the_same_weights(step, engine, whole, monkeypatch, tmp_path):
-    """Before its first checkpoint, and after it; with half a line in its log."""
+    """It is killed before its first checkpoint, or after it, with half a line in its log."""
     out = tmp_path / "run"
     killed(engine, monkeypatch, out, step)
     assert checkpoints(out) == [3][: step // 3]
@@ -122,7 +122,7 @@ def test_a_save_that_dies_leaves_the_last_checkpoint(engine, whole, monkeypatch,
 
 
 def test_other_settings_are_refused(engine, monkeypatch, tmp_path):
-    """When it was killed, and when only the checkpoint still knows them."""
+    """They are refused after a kill, and when only the checkpoint still knows the run's own."""
     out = tmp_path / "run"
     killed(engine, monkeypatch, out, 5)
     for _ in range(2):

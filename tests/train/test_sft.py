@@ -12,6 +12,7 @@ import ttcnet.adapter as adapter
 from tests.raising import raises
 from tests.train.conftest import ADAPTER
 from tests.train.tiny import model, tokenizer
+from ttcnet.nn import TTCLayer
 from ttcnet.nn.horizon import parse
 from ttcnet.train import sft
 from ttcnet.train.answers import Answers, packed
@@ -102,9 +103,25 @@ def test_gradients_that_are_no_numbers_end_the_run(make, tmp_path):
     assert not list((tmp_path / "run").glob("checkpoint-*"))
 
 
+def watched(monkeypatch):
+    """The horizons of all steps, in which each layer has one alone."""
+    seen, begin, forward = [], Answers.begin, TTCLayer.forward
+
+    def began(answers, step):
+        seen.append(answers.horizons.at(step))
+        return begin(answers, step)
+
+    def planned(layer, x, horizon=None, *others):
+        assert horizon == seen[-1]
+        return forward(layer, x, horizon, *others)
+
+    monkeypatch.setattr(Answers, "begin", began)
+    monkeypatch.setattr(TTCLayer, "forward", planned)
+    return seen
+
+
 def test_horizons_are_drawn_step_by_step(make, monkeypatch):
-    seen = []
-    monkeypatch.setattr("ttcnet.train.answers.adapter.set_horizon", lambda _, steps: seen.append(steps))
+    seen = watched(monkeypatch)
     sft.fine_tune(make(horizon="uniform:1,32", seed=3), model(), tokenizer())
     sampler = parse("uniform:1,32", seed=3)
     assert seen == [sampler.at(step) for step in range(6)]
@@ -112,9 +129,8 @@ def test_horizons_are_drawn_step_by_step(make, monkeypatch):
 
 
 def test_a_model_with_its_own_layers_still_plans(make, monkeypatch):
-    """With nothing more inserted, horizons are drawn as before, and its own is kept."""
-    seen = []
-    monkeypatch.setattr("ttcnet.train.answers.adapter.set_horizon", lambda _, steps: seen.append(steps))
+    """If no layer is inserted, horizons are drawn as before, and the model's own stays."""
+    seen = watched(monkeypatch)
     net = adapter.insert(model(), adapter.TTCAdapterConfig(**ADAPTER, horizon=5))
     with raises("has-layers", "insert", "ttc"):
         sft.fine_tune(make(), net, tokenizer())
@@ -134,7 +150,7 @@ def test_rows_in_a_pack_do_not_see_each_other(make):
     net = model()
     adapter.insert(net, adapter.TTCAdapterConfig(every=2, heads=2, zero_init=False))
     task = Answers(net, examples_of(config, tokenizer(), Path(config.out)).rows, config)
-    ((ids, positions, at, goals, _),) = task.begin(0)
+    ((ids, positions, at, goals, *_),) = task.begin(0)
     starts = (positions[0] == 0).nonzero().flatten().tolist()
     assert len(starts) >= 4
     expected = []

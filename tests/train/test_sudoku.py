@@ -211,7 +211,7 @@ def test_two_processes_train_as_one(boards, tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_that_were_killed_end_at_the_same_weights(boards, tmp_path):
-    """With dropout, for which each has random numbers of its own."""
+    """The model has dropout, for which each process has random numbers of its own."""
     boards.write(tmp_path / "boards.csv")
     (tmp_path / "dying.py").write_text(DYING)
     options = ["--dropout", "0.2", "--save-every", "4"]

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.evaluate.scripted import model_folder, write
+from tests.raising import told
 from ttcnet.cli import app
 
 CODE = """
@@ -81,7 +82,7 @@ def test_code_of_a_model_is_refused(command, kind, words, tmp_path):
     call = [*words(COMMANDS[command]), "--model", str(folder)]
     done = CliRunner().invoke(app, call, input="y\ny\ny\n")
     assert done.exit_code == 1, done.output
-    assert "pass --trust-remote-code." in done.output
+    assert told(done.output, "remote-code", "model", "--trust-remote-code")
     assert "Traceback" not in done.output
     assert not mark.exists()
 
@@ -116,15 +117,15 @@ def test_missing_weights_are_not_made_up(words, tmp_path, command):
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     done = CliRunner().invoke(app, [*words(COMMANDS[command]), "--model", str(folder)])
     assert done.exit_code == 1
-    assert f"which has no {lost}" in done.output
+    assert told(done.output, "no-model", "model", f"which has no {lost}")
 
 
 @pytest.mark.slow
 def test_a_piped_yes_changes_nothing(words, tmp_path):
-    """In a process of its own, with a real pipe."""
+    """The command runs in a process of its own, with a real pipe."""
     folder = with_code(tmp_path / "model", tmp_path / "ran", *KINDS["model"])
     call = [sys.executable, "-m", "ttcnet", *words(COMMANDS["eval likelihood"]), "--model", str(folder)]
     done = subprocess.run(call, input="y\n" * 9, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
-    assert "pass --trust-remote-code." in done.stderr
+    assert told(done.stderr, "remote-code", "model", "--trust-remote-code")
     assert not (tmp_path / "ran").exists()

@@ -17,7 +17,7 @@ require("transformers", "models", "ttcnet.adapter")
 from ttcnet.models.horizon_and_loops import horizon, set_horizon  # noqa: E402
 
 from .config import TTCAdapterConfig  # noqa: E402
-from .control import (  # noqa: E402
+from .enable_freeze import (  # noqa: E402
     disable,
     disabled,
     enable,

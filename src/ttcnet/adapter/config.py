@@ -27,7 +27,7 @@ SIZES = {"heads": 1, "state_size": 1, "action_size": 1, "rank": 1, "horizon": 0}
 
 @dataclass(frozen=True)
 class TTCAdapterConfig:
-    """Which layers are inserted, and where.
+    """Says which layers are inserted, and where.
 
     Args:
         every: 8 inserts a layer into the last of every 8 decoder layers, between attention and MLP; "16:2" inserts 2

@@ -15,6 +15,7 @@ from ttcnet.errors import fail
 from ttcnet.lqr.checks import horizon as check_horizon
 from ttcnet.models.masks import real_tokens, refuse_packing
 from ttcnet.models.pretrained import Conventions
+from ttcnet.nn.inserted import inserted_layers
 from ttcnet.nn.options import TTC
 
 from .card import whole_card
@@ -23,7 +24,7 @@ from .in_place import build_layers, put_layers
 from .inserted_layers import InsertedLayers
 from .origin import Origin, is_adapter
 
-PLACE, LAYERS = ".inserted.", "layers."  # in the names of weights: inserted layers, and all decoder layers
+LAYERS = "layers."  # in the names of weights of all decoder layers
 
 
 class Norms(NamedTuple):
@@ -73,16 +74,16 @@ class ModelWithInserted(Conventions):
     def from_pretrained(
         cls, pretrained_model_name_or_path: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any
     ) -> Any:
-        """As in transformers, which makes up weights that are missing; here that is an error, unless the files are a
-        base model's, and all that is inserted is new, or the report is asked for (`output_loading_info`). The folder
-        of an adapter is loaded together with its base."""
+        """Load a model as transformers does, with two differences. Missing weights are an error, where transformers
+        makes them up; they may be missing if the files are a base model's and all inserted layers are new, or if the
+        report is asked for (`output_loading_info`). And the folder of an adapter is loaded together with its base."""
         name = pretrained_model_name_or_path
         if is_adapter(name):
             from .storage import load_with_base
 
             return load_with_base(cls, name, **kwargs)
         model, report = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
-        inserted = {key for key in model.state_dict() if PLACE in key}
+        inserted = {f"{place}.{key}" for place, layer in inserted_layers(model).items() for key in layer.state_dict()}
         missing = [] if inserted <= report["missing_keys"] else sorted(report["missing_keys"])
         extra = sorted(key for key in report["unexpected_keys"] if LAYERS in key)
         if (missing or extra) and not output_loading_info:
@@ -138,8 +139,8 @@ class Generator(ModelWithInserted):
     """The model with a language model's head."""
 
     def generate(self, inputs: Any = None, generation_config: Any = None, **options: Any) -> Any:
-        """As transformers does, at the horizon of the `generation_config` if that names one, as a request to a server
-        may."""
+        """Generate as transformers does. If the `generation_config` names a horizon, as a request to a server may,
+        layers plan at that horizon."""
         steps = getattr(generation_config, "horizon", None)
         if steps is not None:  # transformers would take it for an option of its own, which never reaches the model
             generation_config = copy.deepcopy(generation_config)

@@ -34,7 +34,7 @@ from ttcnet.models.pattern import TTC
 from .config import TTCAdapterConfig
 from .decoder import Backbone, Generator, LayerWithInserted, Norms, adapter_of
 
-PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}  # of a decoder layer
+PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}  # attributes that a decoder layer must have
 
 SIZES = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
@@ -84,7 +84,7 @@ def _configuration(base: Any, name: str) -> Any:
 
         @classmethod
         def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-            """As in transformers, also for models that were saved before contexts could be chosen."""
+            """Read a configuration as transformers does. One from before contexts could be chosen gets its context."""
             if adapter := config_dict.get("ttc_adapter"):
                 whole = TTCAdapterConfig.from_dict(adapter, "The configuration")
                 config_dict = config_dict | {"ttc_adapter": adapter | {"context": whole.context}}
@@ -97,7 +97,7 @@ def _configuration(base: Any, name: str) -> Any:
 
         @property
         def inserted(self) -> str:
-            """Its kind."""
+            """The kind of the inserted layers: "ttc", or a mixer."""
             return (self.ttc_adapter or {}).get("insert", TTC)
 
     Configuration.__name__ = Configuration.__qualname__ = name

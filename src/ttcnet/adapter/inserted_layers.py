@@ -35,6 +35,11 @@ class InsertedLayers(nn.Module):
             for _ in range(count)
         )
 
+    @property
+    def prefix(self) -> str:
+        """The beginning of the names of its weights in the file of an adapter."""
+        return f"layers.{self.place}.inserted."
+
     def forward(
         self, x: Tensor, horizon: int | None, mask: Tensor | None = None, past_key_values: Any = None
     ) -> Tensor:

@@ -52,7 +52,7 @@ class Origin:
     config: Any
     layers: Any
     training: bool
-    base_name: str | None = None  # of the model that layers were inserted into, in this process
+    base_name: str | None = None  # name of the model that layers were inserted into, in this process
     unsaved = False  # whether they are in no file
     beside_lora = False  # whether they are trained in place while PEFT trains something else
 
@@ -66,9 +66,9 @@ class Origin:
             fail("reference model", rule, "the model without its LoRA", remedy, "peft")
         if self.base_name is None:
             return
-        for number, layer in enumerate(self.layers if self.unsaved else ()):
+        for layer in self.layers if self.unsaved else ():
             if isinstance(held := getattr(layer, "inserted", None), InsertedLayers):
-                _refuse_tuners(held, f"layers.{number}.inserted")
+                _refuse_tuners(held)
         if self.training and torch.is_grad_enabled() and self.config._name_or_path == self.base_name:
             self.config._name_or_path = UNSAVED
 
@@ -84,7 +84,7 @@ def _is_tuner(module: nn.Module) -> bool:
     return type(module).__module__.partition(".")[0] == "peft"
 
 
-def _refuse_tuners(inserted: InsertedLayers, where: str) -> None:
+def _refuse_tuners(inserted: InsertedLayers) -> None:
     for name, module in inserted.named_modules():
         if _is_tuner(module):
             remedy = (
@@ -92,11 +92,11 @@ def _refuse_tuners(inserted: InsertedLayers, where: str) -> None:
                 "whole; or save them first, with ttcnet.adapter.save."
             )
             rule = "must leave out inserted layers, whose weights PEFT would not save"
-            fail("target_modules", rule, f"{where}.{name}", remedy, "peft")
+            fail("target_modules", rule, inserted.prefix + name, remedy, "peft")
 
 
 def mark_inserted(model: Any, silent: bool) -> None:
-    """After `insert`, tell PEFT, and TRL too unless the layers put out zero."""
+    """Tell PEFT that layers were inserted; tell TRL too, unless their output is zero."""
     config = model.config
     model.base_model.unsaved = True
     if config._name_or_path:
@@ -109,7 +109,7 @@ def mark_inserted(model: Any, silent: bool) -> None:
 
 
 def mark_loaded(model: Any, folder: str | os.PathLike[str]) -> None:
-    """After `load`, the folder of the adapter stands for the model."""
+    """Give a loaded model the folder of its adapter as name."""
     _bases[os.path.abspath(folder)] = model.config._name_or_path
     model.name_or_path = model.config._name_or_path = str(folder)
 

@@ -20,7 +20,7 @@ from ttcnet.storage.writing import write_text
 
 from .card import adapter_card
 from .config import TTCAdapterConfig
-from .control import inserted_of, outermost
+from .enable_freeze import inserted_of, outermost
 from .in_place import build_layers
 from .insert_remove import Model, attach, base_of, check
 from .inserted_layers import InsertedLayers
@@ -44,7 +44,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     """
     config = outermost(model).config
     tensors = {
-        f"layers.{inserted.place}.inserted.{name}": processes.whole(value)
+        inserted.prefix + name: processes.whole(value)
         for inserted in inserted_of(model)
         for name, value in inserted.state_dict().items()
     }
@@ -89,9 +89,8 @@ def load(base_model: Model, folder: str | os.PathLike[str], *, any_base: bool = 
     expected = _expected(config, shape.hidden_size, shape.num_hidden_layers)
     _check_names(str(path), tensors, expected, "It is not of this model, or of another version of ttcnet.")
     built = build_layers(base_model, config)
-    for index, inserted in built.items():
-        prefix = f"layers.{index}.inserted."
-        inserted.load_state_dict({name: tensors[prefix + name] for name in inserted.state_dict()})
+    for inserted in built.values():
+        inserted.load_state_dict({name: tensors[inserted.prefix + name] for name in inserted.state_dict()})
     attach(base_model, family, config, built, facts["base"])
     mark_loaded(base_model, folder)
     return base_model
@@ -126,11 +125,8 @@ def _write_config(model: Any, folder: str | os.PathLike[str]) -> None:
 def _expected(config: TTCAdapterConfig, width: int, layers: int) -> dict[str, tuple[int, ...]]:
     """The names and shapes of all weights."""
     with torch.device("meta"):
-        return {
-            f"layers.{index}.inserted.{name}": tuple(value.shape)
-            for index, count in config.places(layers).items()
-            for name, value in InsertedLayers(config, width, count, index).state_dict().items()
-        }
+        every = [InsertedLayers(config, width, count, index) for index, count in config.places(layers).items()]
+    return {each.prefix + name: tuple(value.shape) for each in every for name, value in each.state_dict().items()}
 
 
 def _check_names(what: str, tensors: dict[str, Tensor], expected: dict[str, tuple[int, ...]], remedy: str) -> None:

@@ -16,6 +16,7 @@ from torch._dynamo.utils import counters
 from transformers import LlamaConfig, LlamaForCausalLM, StoppingCriteria, StoppingCriteriaList
 
 import ttcnet.adapter as adapter
+from ttcnet.machine.torch_settings import a_program_each, made_in
 
 from .measure import percentiles
 
@@ -46,8 +47,8 @@ class DecodePoint:
 def measure_decoding(
     shape: str, device: str, prompt: int, new: int, repeats: int, horizons: tuple[int, ...] = HORIZONS
 ) -> Iterator[tuple[DecodePoint, dict[str, Any]]]:
-    """Batch 1, bfloat16, random weights: without TTC layers (inserted but disabled), and with one in every eighth
-    block, at each horizon."""
+    """Measure batch 1 in bfloat16 with random weights: without TTC layers (inserted but disabled), and with one in
+    every eighth block, at each horizon."""
     model = _model(shape, device)
     adapter.insert(model, adapter.TTCAdapterConfig(every=8, heads=16, zero_init=False))
 
@@ -59,8 +60,8 @@ def measure_decoding(
 
 
 def _by_token(model: Any, points: list[DecodePoint], repeats: int) -> list[dict[str, Any]]:
-    """Eager. The host's speed decides, and it drifts by more than the difference to measure: so each token has another
-    horizon than the one before, and is compared with the nearest token without TTC layers."""
+    """Measure eager decoding. The host's speed decides, and it drifts by more than the difference to measure: so each
+    token has another horizon than the one before, and is compared with the nearest token without TTC layers."""
     rounds: list[dict[DecodePoint, float]] = []
     for text in range(1 + repeats * len(points)):
         clock = _Clock(model, points, seed=text)
@@ -70,15 +71,15 @@ def _by_token(model: Any, points: list[DecodePoint], repeats: int) -> list[dict[
 
 
 def _by_text(model: Any, points: list[DecodePoint], repeats: int) -> list[dict[str, Any]]:
-    """Compiled. Each horizon has its own program and CUDA graphs: so every text of a round has another horizon, in
-    random order, and is compared with the text without TTC layers of its round. The time of a text is the median over
-    its tokens without the first ones, because each text has a new cache, for which graphs are recorded anew.
-    `compiled_anew` counts the programs that were compiled after the rounds that warm up: if there are any, the times
-    include compiling."""
+    """Measure compiled decoding. Each horizon has its own program and CUDA graphs: so every text of a round has another
+    horizon, in random order, and is compared with the text without TTC layers of its round. The time of a text is the
+    median over its tokens without the first ones, because each text has a new cache, for which graphs are recorded
+    anew. `compiled_anew` counts the programs that were compiled after the rounds that warm up: if there are any, the
+    times include compiling."""
     rounds: list[dict[DecodePoint, float]] = []
     torch._dynamo.reset()
     # a program for each horizon, as for a user with one horizon
-    with torch._dynamo.config.patch(automatic_dynamic_shapes=False, recompile_limit=64):
+    with a_program_each(64):
         for turn in range(WARM_ROUNDS + repeats):
             order = random.Random(turn).sample(points, len(points))
             seconds = {point: _seconds_of_tokens(model, point) for point in order}
@@ -98,7 +99,7 @@ def _seconds_of_tokens(model: Any, point: DecodePoint) -> float:
 
 
 class _Ticks(StoppingCriteria):
-    """Never stops the text: it takes the time after each token."""
+    """Takes the time after each token, and never stops the text."""
 
     def __init__(self, device: str) -> None:
         self.device, self.times = device, list[float]()
@@ -136,13 +137,8 @@ class _Clock(StoppingCriteria):
 
 def _model(shape: str, device: str) -> LlamaForCausalLM:
     torch.manual_seed(0)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        with torch.device(device):
-            return LlamaForCausalLM(LlamaConfig(**SHAPES[shape])).eval()
-    finally:
-        torch.set_default_dtype(before)
+    with made_in(torch.bfloat16), torch.device(device):
+        return LlamaForCausalLM(LlamaConfig(**SHAPES[shape])).eval()
 
 
 @torch.inference_mode()

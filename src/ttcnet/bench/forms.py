@@ -89,8 +89,8 @@ def _passes(family: Family, horizon: int, g: Tensor, run: Run | None) -> tuple[C
         return fused_cuda.forward(family, horizon, False, run)[0]
 
     def both() -> dict[str, Tensor]:
-        u, kept = fused_cuda.forward(family, horizon, True, run)
-        grads = fused_cuda.backward(family, horizon, kept, g, run)
+        u, points = fused_cuda.forward(family, horizon, True, run)
+        grads = fused_cuda.backward(family, horizon, points, g, run)
         summed = [grad if grad.ndim == x.ndim else grad.sum(1) for grad, x in zip(grads, family, strict=True)]
         return {"u": u} | dict(zip(NAMES, summed, strict=True))
 
@@ -115,7 +115,7 @@ Times = dict[str, tuple[list[float], list[float]]]  # times of the forward pass,
 
 
 def _in_turns(passes: dict[str, tuple[Callable[[], Any], Callable[[], Any]]], device: str, rounds: int) -> Times:
-    """Milliseconds."""
+    """Measure the calls in turns, so that all meet the same machine. Returns milliseconds."""
     times: Times = {name: ([], []) for name in passes}
     counts = {name: tuple(_repeats(each, device) for each in both) for name, both in passes.items()}
     for turn in range(rounds):

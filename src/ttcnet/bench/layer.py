@@ -79,8 +79,8 @@ def _seconds(step: Callable[[], Tensor], device: str) -> float:
 
 
 def points(blocks: int, width: int, heads: int, batch: int, length: int, device: str) -> list[LayerPoint]:
-    """Without a TTC layer, and with one in every 8 blocks (in the last block, if there are fewer) at several
-    horizons."""
+    """The models to measure: one without a TTC layer, and one with a TTC layer in every 8 blocks (in the last block, if
+    there are fewer) at several horizons."""
     kinds = [("none", 0), *((f"{min(8, blocks)}:1", horizon) for horizon in (8, 16, 32))]
     return [
         LayerPoint(blocks, width, heads, interleave, horizon, batch, length, compiled, device)

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import torch
 
+from ttcnet.machine.torch_settings import float32_products
+
 REPEATS = 7
 NUMBER = 4  # bytes
 
@@ -36,12 +38,8 @@ def rates(device: str) -> Rates:
     size, numbers = (8192, 2**29) if device == "cuda" else (1024, 2**26)
     with torch.no_grad():
         x, y = (torch.randn(size, size, device=device) for _ in range(2))
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")
-        try:
+        with float32_products():
             product = _soonest(lambda: x @ y, device)
-        finally:
-            torch.set_float32_matmul_precision(before)
         source = torch.ones(numbers, device=device)
         target = torch.empty_like(source)
         copy = _soonest(lambda: target.copy_(source), device)
@@ -49,7 +47,7 @@ def rates(device: str) -> Rates:
 
 
 def _soonest(run: Callable[[], object], device: str) -> float:
-    """Seconds of the fastest of some runs."""
+    """The seconds of the fastest of some runs."""
     times = []
     for _ in range(1 + REPEATS):
         _wait(device)
@@ -72,7 +70,8 @@ def forward_work(problems: int, heads: int, n: int, m: int, horizon: int) -> Wor
 
 
 def both_work(problems: int, heads: int, n: int, m: int, horizon: int) -> Work:
-    """The same and the closed loops of problem and adjoint with all gradients, which read the family again."""
+    """The work of both passes: forward, then the closed loops of problem and adjoint with all gradients, which read
+    the family again."""
     forward = forward_work(problems, heads, n, m, horizon)
     steps = horizon * (12 * n * n + 12 * n * m)
     moved = 2 * _family_bytes(problems, heads, n, m) + NUMBER * problems * m

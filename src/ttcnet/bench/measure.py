@@ -148,7 +148,7 @@ def _safely(point: Point, seconds: float) -> tuple[Outcome, Answer | None]:
 
 
 def _run(point: Point, seconds: float) -> tuple[Outcome, Answer]:
-    """Everything but the errors, and the answer for the tokens that were drawn."""
+    """Measure all but the errors. Returns them with the answer for the tokens that were drawn."""
     provider, on_gpu = PROVIDERS[point.provider], point.device == "cuda"
     if on_gpu:  # memory of the point before
         gc.collect()
@@ -181,7 +181,7 @@ def _run(point: Point, seconds: float) -> tuple[Outcome, Answer]:
 
 
 def _first_run(run: Callable[[], dict[str, Tensor]], device: str) -> tuple[dict[str, Tensor], float, float]:
-    """Its return value, its seconds, and its peak memory, in MB above the level before."""
+    """Call `run` for the first time. Returns its value, its seconds, and its peak memory in MB above the start."""
     on_gpu = device == "cuda"
     if on_gpu:
         torch.cuda.synchronize()
@@ -229,7 +229,7 @@ def _milliseconds(times: list[float]) -> tuple[float, float, float]:
 
 
 def percentiles(values: list[float]) -> tuple[float, float, float]:
-    """20th, 50th and 80th percentile."""
+    """The 20th, 50th and 80th percentile."""
     if len(values) == 1:
         return values[0], values[0], values[0]
     cuts = statistics.quantiles(values, n=5, method="inclusive")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ttcnet.environment import commit, machine, versions
-from ttcnet.settings import check_settings
+from ttcnet.run_folder import check_settings
 from ttcnet.storage.writing import is_stream, write_csv
 
 from .measure import Outcome, Point
@@ -54,11 +54,10 @@ def measured(path: Path, where: Row) -> list[Row]:
     """The lines of an interrupted run. Its provenance must be that of this process."""
     if not path.exists() or is_stream(path):
         return []
-    rows, names = read(path), where.keys() - {"date"}
+    rows, remedy = read(path), "Leave --resume out to measure everything anew."
+    compared: dict[str, Any] = dict(only=where.keys() - {"date"}, field="machine, versions and commit", remedy=remedy)
     for row in rows:
-        then, now = ({name: each.get(name) for name in sorted(names)} for each in (row, where))
-        remedy = "Leave --resume out to measure everything anew."
-        check_settings(path, then, now, "measurements", field="machine, versions and commit", remedy=remedy)
+        check_settings(path, row, where, "measurements", **compared)
     return rows
 
 

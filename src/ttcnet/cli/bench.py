@@ -37,10 +37,10 @@ def main() -> None:
 @app.command()
 @errors_as_sentences()
 def lqr(
-    provider: Annotated[list[str] | None, typer.Option(help=f"Who: {', '.join(PROVIDERS)}.")] = None,
+    provider: Annotated[list[str] | None, typer.Option(help=f"Solvers to measure: {', '.join(PROVIDERS)}.")] = None,
     horizon: Annotated[list[int] | None, typer.Option(min=1, help="Steps to plan; 8, 32 and 128 if not given.")] = None,
     problems: Annotated[list[int] | None, typer.Option(help="Problems at once; 64 and 1024 if not given.")] = None,
-    shape: Annotated[list[str] | None, typer.Option(help="Instead of both: problems x horizon, as 65536x8.")] = None,
+    shape: Annotated[list[str] | None, typer.Option(help="Problems x horizon in one, as 65536x8.")] = None,
     sweep: Annotated[
         list[str] | None, typer.Option(help=f"Instead of single shapes, named sets of them: {', '.join(SWEEPS)}, all.")
     ] = None,
@@ -104,7 +104,7 @@ def _measure_all(
 
 
 def _check(device: str, out: Path, otherwise: str = "--device cpu") -> None:
-    """Before anything is measured."""
+    """Check device and file before anything is measured."""
     if device not in ("cpu", "cuda"):
         fail("device", "must be cpu or cuda", repr(device), f"Pass {otherwise}.", "unknown-name")
     if device == "cuda" and not options.gpus():
@@ -180,8 +180,8 @@ def _form_line(form: str, shape: tuple[int, ...], found: dict[str, Any]) -> str:
 def layer(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
     blocks: Annotated[int, typer.Option(min=1, help="Blocks of the model.")] = 12,
-    width: Annotated[int, typer.Option(min=1, help="Its width.")] = 1024,
-    heads: Annotated[int, typer.Option(min=1, help="Its heads.")] = 16,
+    width: Annotated[int, typer.Option(min=1, help="Width of the model.")] = 1024,
+    heads: Annotated[int, typer.Option(min=1, help="Heads of the model.")] = 16,
     batch: Annotated[int, typer.Option(min=1, help="Sequences in a step.")] = 8,
     length: Annotated[int, typer.Option(min=1, help="Tokens of a sequence.")] = 2048,
     repeats: Annotated[int, typer.Option(min=1, help="Steps to take the median of.")] = 10,

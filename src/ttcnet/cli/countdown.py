@@ -20,13 +20,13 @@ def main() -> None:
 @app.command("make")
 def make_command(
     out: Annotated[Path, typer.Option(help="JSON Lines file to write.")],
-    count: Annotated[int, typer.Option(min=1, help="Puzzles.")] = 1000,
+    count: Annotated[int, typer.Option(min=1, help="Number of puzzles.")] = 1000,
     numbers: Annotated[str, typer.Option(help="Numbers of a puzzle: 4, or 3-4 for either.")] = "3-4",
     largest: Annotated[int, typer.Option(help="Largest number.")] = 30,
-    operations: Annotated[str, typer.Option(help="Some of +-*/.")] = "+-*/",
+    operations: Annotated[str, typer.Option(help="Operations of puzzles, some of +-*/.")] = "+-*/",
     limit: Annotated[int, typer.Option(help="Largest target, and largest value on the way to it.")] = 999,
     split: Annotated[str, typer.Option(help="train or test; no puzzle is in both.")] = "train",
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
 ) -> None:
     """Make puzzles with solutions: problem, solution and answer for ttcnet sft; numbers and target for grading."""
     from ttcnet.errors import errors_as_sentences, fail, whole_number

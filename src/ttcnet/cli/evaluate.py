@@ -51,7 +51,7 @@ def math_command(
     horizon: Annotated[
         list[str] | None, typer.Option(help="Horizon of TTC layers, or several: 1,2,4,8. Default: the task's.")
     ] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="Answers per problem. Default: the task's.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Answers to each example. Default: the task's.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0, help="0 is greedy. Default: the task's.")] = None,
     max_tokens: Tokens = None,
     cot: Annotated[bool, typer.Option(help="Ask for reasoning, or for the bare answer.")] = True,
@@ -73,7 +73,7 @@ def math_command(
         tasks = [find(name, data) for name in benchmarks]
         _distinct([task.name for task in tasks])
         horizons = numbers("horizon", horizon)
-        tell(f"Reading the problems of {', '.join(task.name for task in tasks)} ...")
+        tell(f"Reading the examples of {', '.join(task.name for task in tasks)} ...")
         with ExitStack() as opened:
             for task in tasks:
                 opened.enter_context(owned(out / task.name))
@@ -142,7 +142,7 @@ def scaling_command(
         check_folder("out", out)
         require("matplotlib", "eval", "Drawing the figure")  # now, not after all answers
         task = find(name, data)
-        tell(f"Reading the problems of {task.name} ...")
+        tell(f"Reading the examples of {task.name} ...")
         with owned(out):
             from ttcnet.evaluate.analysis.scaling import ScalingConfig, compare, method_runs
             from ttcnet.evaluate.analysis.scaling_table import METHODS, table
@@ -171,7 +171,7 @@ def show_command(
     only: Annotated[
         list[str] | None, typer.Option(help="right, wrong, unparsable (also wrong), failed or cut. Repeat for more.")
     ] = None,
-    problem: Annotated[int | None, typer.Option(help="Number of one problem.")] = None,
+    problem: Annotated[int | None, typer.Option(help="Number of one example.")] = None,
     horizon: Annotated[int | None, typer.Option(help="One horizon.")] = None,
 ) -> None:
     """Page through answers: Enter for the next, p for the previous, q to quit."""

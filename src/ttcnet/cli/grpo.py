@@ -33,7 +33,7 @@ def grpo(
     task: Annotated[
         str | None, typer.Option(help="JSON Lines file, Python file with a task, or name of a task to learn.")
     ] = None,
-    held_out: Annotated[str | None, typer.Option(help="Likewise: examples to measure on, not to train on.")] = None,
+    held_out: Annotated[str | None, typer.Option(help="Examples to measure on, not to train on, as --task.")] = None,
     out: Annotated[
         str | None, typer.Option(help="Folder of the run. An existing run is resumed; more --steps extend it.")
     ] = None,
@@ -41,7 +41,7 @@ def grpo(
     batch: Annotated[int, typer.Option(help="Examples per step, over all devices.")] = Reinforcement.batch,
     samples: Annotated[int, typer.Option(help="Answers to each example, a group.")] = Reinforcement.samples,
     max_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = Reinforcement.max_tokens,
-    temperature: Annotated[float, typer.Option(help="Of sampling.")] = Reinforcement.temperature,
+    temperature: Annotated[float, typer.Option(help="Temperature of sampling.")] = Reinforcement.temperature,
     beta: Annotated[
         float, typer.Option(help="Weight of the divergence from the model at the start.")
     ] = Reinforcement.beta,
@@ -49,7 +49,7 @@ def grpo(
         str, typer.Option(help="Sampler of the horizon of each step: pln:8,0.1,32, uniform:1,32 or fixed:8.")
     ] = Reinforcement.horizon,
     lr: Annotated[float, typer.Option(help="Learning rate.")] = Reinforcement.lr,
-    steps: Annotated[int, typer.Option(help="Steps.")] = Reinforcement.steps,
+    steps: Annotated[int, typer.Option(help="Updates of the weights.")] = Reinforcement.steps,
     device_batch: Annotated[
         int, typer.Option(help="Samples that a device computes at a time in an update.")
     ] = Reinforcement.device_batch,

@@ -110,15 +110,15 @@ def sft(
 
 def _values(file: Path | None, options: dict[str, Any]) -> dict[str, Any]:
     """The settings of the file, overridden by the options."""
-    from ttcnet.errors import whole_number
+    from ttcnet.nn.options import parse_interleave
     from ttcnet.settings import read_with
 
     inserted = {name: options.pop(name) for name in ("insert", "every", "heads") if name in options}
     values = read_with(file, options)
     if inserted.get("insert") == "none":
         return values | {"adapter": "none"}
-    if "every" in inserted and (number := whole_number(inserted["every"])) is not None:
-        inserted["every"] = number  # the form that a file has
+    if "every" in inserted and ":" not in inserted["every"]:  # the form that a file has
+        inserted["every"], _ = parse_interleave("every", inserted["every"])
     before = {} if values.get("adapter", "none") == "none" else values["adapter"]
     if inserted and isinstance(before, dict):
         values["adapter"] = before | inserted

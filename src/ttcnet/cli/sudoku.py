@@ -121,8 +121,8 @@ def probe_command(
         from ttcnet.tasks.sudoku.feed import labelled
         from ttcnet.tasks.sudoku.progress import watched
 
-        fitted, judged = (Labelled(*labelled(boards)) for boards in (learnt, held_out))
-        probes, results = probe(net, fitted, judged, steps or STEPS), list[dict[str, Any]]()
+        fitted, tested = (Labelled(*labelled(boards)) for boards in (learnt, held_out))
+        probes, results = probe(net, fitted, tested, steps or STEPS), list[dict[str, Any]]()
         with watched(net, "planning", len(learnt) + len(held_out)):
             first = next(probes)
         for result in chain([first], probes):
@@ -135,7 +135,7 @@ def probe_command(
 
 
 def _write(out: Path, model: Path | None, found: dict[str, Any]) -> None:
-    """Results, with their provenance."""
+    """Write results with their provenance."""
     from ttcnet.environment import provenance
     from ttcnet.storage.writing import write_json
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def generate(
-    count: Annotated[int, typer.Argument(min=1, help="How many.")],
+    count: Annotated[int, typer.Argument(min=1, help="Number of boards.")],
     out: Annotated[Path, typer.Option(help="CSV for the boards, puzzle,solution; with gzip if it ends in .gz.")],
     givens: Annotated[str | None, typer.Option(help="Filled cells: 30, or 25-34, the default.")] = None,
     guesses: Annotated[

@@ -14,7 +14,7 @@ from ttcnet.extras import require
 from ttcnet.tasks.sudoku.settings import ARCHITECTURES, SudokuTraining
 from ttcnet.terminal.console import say, tell
 
-OPTIONS = [each.name for each in fields(SudokuTraining) if each.name not in ("warm_up", "clip")]  # of the command
+OPTIONS = [each.name for each in fields(SudokuTraining) if each.name not in ("warm_up", "clip")]
 Data = Annotated[Path, typer.Option(help="CSV of puzzle,solution, plain or gzip.")]
 
 
@@ -27,17 +27,17 @@ def train(
     batch: Annotated[int, typer.Option(help="Boards in a batch.")] = SudokuTraining.batch,
     lr: Annotated[float, typer.Option(help="Highest learning rate.")] = SudokuTraining.lr,
     final_lr: Annotated[float, typer.Option(help="Learning rate at the end.")] = SudokuTraining.final_lr,
-    weight_decay: Annotated[float, typer.Option(help="AdamW's.")] = SudokuTraining.weight_decay,
+    weight_decay: Annotated[float, typer.Option(help="Weight decay of AdamW.")] = SudokuTraining.weight_decay,
     dropout: Annotated[float, typer.Option(help="Share of each branch to drop.")] = SudokuTraining.dropout,
     augmentation: Annotated[
         str, typer.Option(help="none, relabel, relabel+reveal or all+reveal.")
     ] = SudokuTraining.augmentation,
     ema: Annotated[float, typer.Option(help="Running average of the weights; 0 for none.")] = SudokuTraining.ema,
     horizon: Annotated[int, typer.Option(help="Steps that TTC layers look ahead.")] = SudokuTraining.horizon,
-    layers: Annotated[int, typer.Option(help="Blocks.")] = SudokuTraining.layers,
+    layers: Annotated[int, typer.Option(help="Blocks of the model.")] = SudokuTraining.layers,
     width: Annotated[int, typer.Option(help="Width of a cell.")] = SudokuTraining.width,
-    heads: Annotated[int, typer.Option(help="Heads, of attention and of TTC.")] = SudokuTraining.heads,
-    ttc_heads: Annotated[int | None, typer.Option(help="Heads of TTC, if other.")] = SudokuTraining.ttc_heads,
+    heads: Annotated[int, typer.Option(help="Heads of attention and of TTC.")] = SudokuTraining.heads,
+    ttc_heads: Annotated[int | None, typer.Option(help="Heads of TTC; --heads by default.")] = SudokuTraining.ttc_heads,
     loops: Annotated[int, typer.Option(help="Times that the blocks are applied.")] = SudokuTraining.loops,
     recall: Annotated[bool, typer.Option("--recall", help="Every loop sees the puzzle again.")] = SudokuTraining.recall,
     loops_per_step: Annotated[

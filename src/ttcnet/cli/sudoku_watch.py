@@ -46,7 +46,7 @@ def solve(
         with watched(net, "Solving", int((board == 0).sum())):
             for move in moves(net, board, horizon, loops):
                 filled[move.cell] = move.digit
-    # of several solutions the model is free to find another one than the solver
+    # if there are several solutions, the model may find another one than the solver
     wrong = filled != truth[0] if len(truth) == 1 else conflicts(filled)
 
     def style(cell: int, text: str) -> str:

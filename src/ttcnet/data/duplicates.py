@@ -10,7 +10,7 @@ from .stages import Stage
 from .text import digest, tokens
 
 SHINGLE = 3  # tokens in a row
-SLOTS = 120  # of a signature; it has many divisors
+SLOTS = 120  # numbers in a signature; 120 has many divisors
 RECALL = 0.9  # share of pairs found that are just as similar as the threshold; of more similar pairs more are found
 
 

@@ -18,7 +18,7 @@ from typing import IO, Any, NamedTuple
 from rich.progress import Progress
 
 from ttcnet.errors import fail
-from ttcnet.settings import check_settings
+from ttcnet.run_folder import check_settings
 from ttcnet.storage.reading import check_fields, read_json, rows
 from ttcnet.storage.writing import replacing, write_json
 
@@ -61,7 +61,7 @@ class Stage:
             yield row
 
     def peek(self) -> Iterator[Content]:
-        """The same rows, before the work on them."""
+        """Yield the rows of the stage as they come in, before it works on them."""
         for path in self._inputs:
             for row in rows(str(path)):
                 yield row.content

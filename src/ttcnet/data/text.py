@@ -6,7 +6,7 @@ import re
 import unicodedata
 from hashlib import blake2b
 
-_MARKS = re.compile(r"[^\w\s\x00-\x7f]{30}")  # of characters in a row, such as accents: no letter has so many
+_MARKS = re.compile(r"[^\w\s\x00-\x7f]{30}")  # 30 marks in a row, such as accents: no letter has so many
 _BREAK = "\u034f"  # keeps accents apart. Putting many in order takes the square of their number
 _THOUSANDS = re.compile(r"(?<=\d)(?:,|\\,|\{,\}|,\\!|\{,\\!\})(?=\d{3}(?!\d))")
 _LAYOUT = re.compile(
@@ -16,7 +16,7 @@ _LAYOUT = re.compile(
 )
 _POSSESSIVE = re.compile(r"(?<=[^\W\d_])'(?=[^\W\d_])")  # elsewhere it is a derivative, f'(x)
 _SIZED = re.compile(r"\\[dtc](frac|binom)(?![a-z])")
-_SIGN = r"\u3040-\u30ff\u3400-\u9fff"  # of Chinese and Japanese, where a letter is a word
+_SIGN = r"\u3040-\u30ff\u3400-\u9fff"  # characters of Chinese and Japanese, where each is a word
 _TOKEN = re.compile(rf"\d+|[{_SIGN}]|[^\W\d_{_SIGN}]+|[^\w\s]|_")
 _SILENT = frozenset('\\.,;:?"`{}')  # tokens that say nothing about the problem
 _QUOTES = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "−": "-", "–": "-"})

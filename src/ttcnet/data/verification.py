@@ -17,7 +17,7 @@ from typing import Any
 
 from ttcnet.chat_client import Endpoint, Failed, Request
 from ttcnet.errors import fail
-from ttcnet.settings import check_settings
+from ttcnet.run_folder import check_settings
 from ttcnet.storage.reading import check_fields
 from ttcnet.tasks.math import verdict
 from ttcnet.tasks.math.prompts import COT

@@ -52,7 +52,7 @@ Point = tuple[Tensor, Tensor, Tensor]  # actions, states and co-states
 
 
 def with_q0(q: Tensor | None) -> Tensor | None:
-    """(..., T, n) to (..., T+1, n): as methods take it, with a cost of h_0, which is zero."""
+    """Put a zero cost of h_0 in front, as methods take it: (..., T, n) becomes (..., T+1, n)."""
     return None if q is None else torch.cat([torch.zeros_like(q[..., :1, :]), q], -2)
 
 
@@ -167,7 +167,7 @@ class _ImplicitSolve(torch.autograd.Function):
 
 
 class _TransformedSolve(torch.autograd.Function):
-    """Under torch.func and in forward mode, only tensors can be kept between the passes."""
+    """The solve under torch.func and in forward mode, where only tensors can be saved between the passes."""
 
     generate_vmap_rule = True
 

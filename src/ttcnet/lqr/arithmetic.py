@@ -20,18 +20,19 @@ torch.exp(torch.zeros(1, dtype=torch.float32, device="cpu"))
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float64 for float64, float32 for everything below."""
+    """The dtype to compute in: float64 for float64, float32 for everything below."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Products in the dtype of the factors. The meta device has shapes alone and needs no such care."""
+    """Inside the block, products have the dtype of their factors. The meta device, with shapes alone, needs no care."""
     return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Neither autocast nor TF32: a solver that multiplies in bf16 or TF32 has no digits left after a few steps."""
+    """Switch off autocast and TF32 inside the block: a solver that multiplies in bf16 or TF32 has no digits left after
+    a few steps."""
     with without_autocast(device):
         if device.type != "cuda":
             yield
@@ -48,7 +49,7 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 
 def exactly(compute: Callable[P, T]) -> Callable[P, T]:
-    """`compute` in full precision, on the device of the first tensor of its first argument."""
+    """Have `compute` run in full precision, on the device of the first tensor of its first argument."""
 
     @wraps(compute)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -64,12 +65,12 @@ def symmetrise(matrix: Tensor) -> Tensor:
 
 
 def apply(matrix: Tensor, vector: Tensor) -> Tensor:
-    """Batched matrix-vector product, (..., i, j) and (..., j) to (..., i)."""
+    """The batched matrix-vector product, (..., i, j) and (..., j) to (..., i)."""
     return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
 
 
 def outer(x: Tensor, y: Tensor) -> Tensor:
-    """Batched outer product, (..., i) and (..., j) to (..., i, j)."""
+    """The batched outer product, (..., i) and (..., j) to (..., i, j)."""
     return x.unsqueeze(-1) * y.unsqueeze(-2)
 
 

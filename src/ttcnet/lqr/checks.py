@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..bounds import check_reach
+from ..bounds import check_horizon
 from ..errors import fail as fail
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -41,7 +41,7 @@ def one_kind(fields: Mapping[str, Tensor | None], anchor: str) -> None:
 
 
 def shape(name: str, value: Tensor, *allowed: tuple[str, tuple[int, ...]]) -> None:
-    """`value` has one of the allowed shapes, each given with its symbolic form, such as ("(N, H, n)", (4, 2, 3))."""
+    """Fail unless `value` has one of the allowed shapes. Each has its symbols, as in ("(N, H, n)", (4, 2, 3))."""
     if tuple(value.shape) not in [sizes for _, sizes in allowed]:
         rule = "must have shape " + " or ".join(f"{symbols} = {sizes}" for symbols, sizes in allowed)
         fail(name, rule, tuple(value.shape), "Reshape or expand it.", "shape")
@@ -58,7 +58,7 @@ def horizon(value: object) -> int:
         fail("horizon", "must be an integer", repr(value), remedy, "type")
     if steps < 0:
         fail("horizon", "must be 0 or more", steps, remedy, "too-small")
-    check_reach("horizon", steps)
+    check_horizon("horizon", steps)
     return steps
 
 
@@ -102,7 +102,7 @@ def non_negative(name: str, value: Tensor, remedy: str) -> None:
 
 
 def symmetric(name: str, value: Tensor) -> None:
-    """Symmetric up to rounding: asymmetry below sqrt(eps) of the largest entry of each matrix."""
+    """Fail unless matrices are symmetric up to rounding: asymmetry below sqrt(eps) of the largest entry of each."""
     if torch.equal(value, value.mT):
         return
     gap = (value - value.mT).abs().amax((-2, -1))

@@ -55,7 +55,7 @@ class ConstrainedSolution:
 
     @property
     def converged(self) -> Tensor:
-        """Which problems were solved to the tolerance, (...)."""
+        """Whether each problem was solved to the tolerance, (...)."""
         return self.status == Status.CONVERGED
 
 

@@ -39,19 +39,19 @@ class Constraints:
         return replace(self, b=self.b[index], C=self.C[index], D=self.D[index])
 
     def split(self, x: Tensor) -> dict[str, Tensor]:
-        """(P, M) by name, each (P, steps, size); constraints that were not given are left out."""
+        """Split x (P, M) by name into parts (P, steps, size); constraints that were not given are left out."""
         T, m, n, k = self.D.shape[1], self.D.shape[-1], self.C.shape[-1], self.C.shape[-2]
         shapes = ((T, m), (T, m), (T, n), (T, n), (T + 1, k))
         parts = zip(NAMES, x.split(self.sizes, -1), shapes, strict=True)
         return {name: part.unflatten(-1, shape) for name, part, shape in parts if part.shape[-1]}
 
     def _zeros(self) -> tuple[Tensor, Tensor]:
-        """Of the shape of the actions, and of h_1..h_T."""
+        """Zeros with the shape of the actions, and zeros with that of h_1..h_T."""
         P, T, _, m = self.D.shape
         return self.D.new_zeros(P, T, m), self.C.new_zeros(P, T, self.C.shape[-1])
 
     def values(self, u: Tensor, h: Tensor) -> Tensor:
-        """G x."""
+        """G x, the left sides of all constraints at actions u and states h."""
         after = h[:, 1:]
         rows = apply(self.C, h)
         rows = torch.cat([rows[:, :-1] + apply(self.D, u), rows[:, -1:]], 1)
@@ -85,7 +85,7 @@ class Constraints:
         return R, Q, torch.zeros_like(outer(zero_h, zero_u))
 
     def gradients(self, u: Tensor, h: Tensor, z: Tensor, u_: Tensor, h_: Tensor, z_: Tensor) -> tuple[Tensor, Tensor]:
-        """Of C and D, from the solution and the adjoint solution."""
+        """The gradients of C and D, from the solution and the adjoint solution."""
         if not self.sizes[-1]:
             return torch.zeros_like(self.C), torch.zeros_like(self.D)
         rows, rows_ = self.split(z)["d"], self.split(z_)["d"]

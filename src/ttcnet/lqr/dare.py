@@ -169,7 +169,7 @@ def _lyapunov(F: Tensor, change: Tensor) -> Tensor:
 
 
 class _Stationary(torch.autograd.Function):
-    """P of a problem."""
+    """The stationary P of a problem, with its gradients."""
 
     generate_vmap_rule = True
 

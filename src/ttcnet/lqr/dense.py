@@ -296,7 +296,7 @@ def _in_torch(horizon: int, fields: Any, point: Any, grads: Any, again: Solver) 
 
 
 class _TransformedDense(torch.autograd.Function):
-    """Under torch.func and in forward mode: a mapped dimension is one more leading dimension of the batch."""
+    """The solve under torch.func and in forward mode: a mapped dimension leads the batch."""
 
     @staticmethod
     def forward(horizon: int, *fields: Any) -> Any:

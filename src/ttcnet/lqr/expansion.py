@@ -61,25 +61,25 @@ class Functions:
         return cls(dynamics, cost, terminal, flat, tree, T)
 
     def some(self, index: Tensor) -> Functions:
-        """The same for some of the problems, in any order, repeated or not."""
+        """The functions of some of the problems, in any order, repeated or not."""
         return replace(self, leaves=[x if x.shape[0] == 1 else x[index] for x in self.leaves])
 
     def detached(self) -> Functions:
         return replace(self, leaves=[x.detach() for x in self.leaves])
 
     def next_state(self, h: Tensor, u: Tensor, first: int = 0) -> Tensor:
-        """(P, S, n) after the steps first..first+S-1."""
+        """The states (P, S, n) after the steps first..first+S-1."""
         return self._call(_returning("dynamics", self.dynamics, h.shape[-1:]), first, h, u)
 
     def costs(self, h: Tensor, u: Tensor) -> Tensor:
-        """Of every step and of the last state, (P, T+1); h is (P, T+1, n)."""
+        """The costs of every step and of the last state, (P, T+1); h is (P, T+1, n)."""
         steps = self._call(self._cost, 0, h[:, :-1], u)
         if self.terminal is None:
             return torch.cat([steps, torch.zeros_like(steps[:, :1])], -1)
         return torch.cat([steps, self._call(self._terminal, self.horizon, h[:, -1:])], -1)
 
     def rollout(self, h0: Tensor, act: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Actions and states from h0 on; act(t, h) returns the actions."""
+        """Follow the dynamics from h0. Returns actions and states; act(t, h) chooses the actions."""
         states, actions = [h0], []
         for t in range(self.horizon):
             actions.append(act(t, states[-1]))
@@ -87,8 +87,8 @@ class Functions:
         return torch.stack(actions, 1), torch.stack(states, 1)
 
     def expand(self, h: Tensor, u: Tensor, costate: Tensor | None = None) -> Quadratic:
-        """To second order. If the co-states (P, T, n) are given, the curvature of the dynamics counts, weighted by
-        them."""
+        """Expand dynamics and costs to second order. If co-states (P, T, n) are given, the curvature of the dynamics
+        counts too, weighted by them."""
         n, x = h.shape[-1], torch.cat([h[:, :-1], u], -1)
 
         def step(x: Tensor, *params: Any) -> Tensor:
@@ -145,7 +145,7 @@ class Functions:
         return _returning("terminal", self.terminal, torch.Size())(h, *params)
 
     def _call(self, function: Callable[..., Any], first: int, *points: Tensor) -> Any:
-        """`function` at points (P, S, k) of the steps from `first` on."""
+        """Call `function` at points (P, S, k) of the steps from `first` on."""
         count, steps = points[0].shape[:2]
         dims: list[int | None] = []
         flat = []

@@ -24,7 +24,7 @@ Feedback = tuple[Tensor, Tensor, Tensor, Tensor]  # K, k, P and p
 
 
 def differentiable(terms: Terms, found: Feedback) -> Feedback:
-    """The same numbers, with gradients for the fields of `terms`, a problem in standard form."""
+    """Return `found` with gradients for the fields of `terms`, a problem in standard form."""
     A, B, Q, R, _, r, q, c, N = terms
     return _Differentiable.apply(A, B, Q, R, r, q, c, N, *found)
 
@@ -58,7 +58,8 @@ class _Differentiable(torch.autograd.Function):
 def _gradients(
     A: Tensor, B: Tensor, R: Tensor, c: Tensor | None, found: Feedback, grads: tuple[Tensor, ...]
 ) -> tuple[Tensor, ...]:
-    """Of A, B, Q, R, r, q, c and N, given those of K, k, P and p. P and p of `found` are for t = 1..T."""
+    """The gradients of A, B, Q, R, r, q, c and N, from `grads`, those of K, k, P and p. P and p of `found` are for
+    t = 1..T."""
     K, k, P, p = found
     dK, dk, dP, dp = grads
     c = torch.zeros_like(p) if c is None else c
@@ -72,8 +73,8 @@ def _gradients(
     for F_, B_, Y_, y_, k_, c_, dP_, dp_ in zip(*(x.unbind(d) for x, d in zip(steps, dims, strict=True)), strict=True):
         f = apply(F_, g[-1]) + apply(B_, y_)
         Z = Y_ + outer(k_, g[-1])
-        reach = apply(B_, k_)
-        through = F_ @ G[-1] @ F_.mT + B_ @ Z @ F_.mT + outer(apply(B_, y_), reach) + outer(f, c_)
+        pushed = apply(B_, k_)
+        through = F_ @ G[-1] @ F_.mT + B_ @ Z @ F_.mT + outer(apply(B_, y_), pushed) + outer(f, c_)
         G.append(symmetrise(dP_ + through))
         g.append(dp_ + f)
 

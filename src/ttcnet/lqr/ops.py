@@ -24,7 +24,7 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 from torch.onnx import is_in_onnx_export
 
-from ..bounds import check_reach
+from ..bounds import check_horizon
 from ..errors import fail
 from .adjoint import refuse_second_derivatives
 from .arithmetic import working_dtype
@@ -97,9 +97,9 @@ def _family(tensors: list[Tensor]) -> Family:
 
 def _plan(*arguments: Any) -> tuple[Tensor, Tensor]:
     *tensors, horizon, keep, backend = arguments
-    u, kept = _module(backend, tensors[0].device.type).forward(_family(tensors), horizon, keep)
+    u, points = _module(backend, tensors[0].device.type).forward(_family(tensors), horizon, keep)
     dtype = tensors[0].dtype
-    return u if u.dtype == dtype else u.to(dtype), kept
+    return u if u.dtype == dtype else u.to(dtype), points
 
 
 def _plan_asked(*arguments: Any) -> tuple[Tensor, Tensor]:
@@ -108,7 +108,7 @@ def _plan_asked(*arguments: Any) -> tuple[Tensor, Tensor]:
     if horizon < 1:
         remedy = "Leave the layer out for none."
         fail("horizon", "must be 1 or more in an exported program", horizon, remedy, "too-small")
-    check_reach("horizon", horizon)
+    check_horizon("horizon", horizon)
     return _plan(*arguments)
 
 
@@ -146,8 +146,8 @@ def _plan_backward_fake(*arguments: Any) -> list[Tensor]:
 class _EagerPlan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, horizon: int, backend: str, *tensors: Tensor) -> Tensor:
-        u, kept = _plan(*tensors, horizon, True, backend)
-        ctx.save_for_backward(*tensors, kept)
+        u, points = _plan(*tensors, horizon, True, backend)
+        ctx.save_for_backward(*tensors, points)
         ctx.horizon, ctx.backend = horizon, backend
         return u
 
@@ -162,8 +162,8 @@ class _EagerPlan(torch.autograd.Function):
 
 
 class _TransformedPlan(torch.autograd.Function):
-    """Under torch.func. A mapped dimension becomes more tokens, so that all backends can do it; nothing is kept for the
-    backward pass, which makes its own check-points."""
+    """The plan under torch.func. A mapped dimension becomes more tokens, so that all backends can do it. Nothing is
+    saved for the backward pass, which makes its own check-points."""
 
     @staticmethod
     def forward(horizon: int, backend: str, *tensors: Tensor) -> Tensor:

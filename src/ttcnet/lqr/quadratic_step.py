@@ -16,7 +16,8 @@ from .expansion import Quadratic, convex
 from .problem import LQR
 from .solve import solve
 
-TURNS = 10  # of the active set; then actions are clipped, and the problem is regularised more if that does not help
+# the most changes of the active set; then actions are clipped, and more regularisation follows if that does not help
+TURNS = 10
 
 
 class Step(NamedTuple):
@@ -54,14 +55,14 @@ def held_problem(model: Quadratic, held: Tensor, **linear: Tensor) -> LQR:
 
 
 def regularised(model: Quadratic, extra: Tensor) -> Quadratic:
-    """With `extra` curvature of the actions of each problem."""
+    """The model with `extra` curvature of the actions of each problem."""
     n, m = model.B.shape[-2:]
     weight = torch.cat([torch.zeros_like(extra)[:, None].expand(-1, n), extra[:, None].expand(-1, m)], -1)
     return model._replace(curvature=symmetrise(model.curvature) + torch.diag_embed(weight).unsqueeze(1))
 
 
 def mended(model: Quadratic, extra: Tensor) -> Quadratic:
-    """Likewise, and without negative curvature."""
+    """The model with `extra` curvature of the actions, and without negative curvature."""
     curvature = convex(regularised(model, extra).curvature)
     return model._replace(curvature=curvature, final_curvature=convex(symmetrise(model.final_curvature)))
 
@@ -108,8 +109,8 @@ def toward(model: Quadratic, low: Tensor, high: Tensor, moved: Tensor, slope: Te
 
 
 def towards_minimum(model: Quadratic, slope: Tensor, u: Tensor, low: Tensor, high: Tensor) -> Step:
-    """From the actions u, within bounds; NaN if the model has no minimum. The slopes of the cost over the actions
-    decide which are held at first."""
+    """The step from the actions u to the model's minimum within bounds; NaN if it has none. The slopes of the cost over
+    the actions decide which actions are held at their bounds at first."""
     at_low, at_high = (u <= low) & (slope > 0), (u >= high) & (slope < 0)
     step = toward(model, at_low, at_high, torch.where(at_low, low - u, high - u), slope, u)
     if not bool((low > -torch.inf).any() | (high < torch.inf).any()):

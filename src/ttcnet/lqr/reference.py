@@ -68,12 +68,12 @@ def checkpoints(family: Family, horizon: int) -> tuple[int, ...]:
 def forward(problems: Family, horizon: int, keep: bool) -> tuple[Tensor, Tensor]:
     """The first action u_1, and the check-points for `backward`."""
     family, stretch, asked = prepare(problems), stretch_length(horizon), problems.a.dtype
-    kept: dict[int, Tensor] = {}
+    points: dict[int, Tensor] = {}
 
     def note(step: Step, t: int) -> Tensor:
         P = way.back(step, t)
         if keep and (t - 1) % stretch == 0:
-            kept[t - 1] = P
+            points[t - 1] = P
         return P
 
     way = descent(family, lambda t: t == 1)
@@ -81,8 +81,8 @@ def forward(problems: Family, horizon: int, keep: bool) -> tuple[Tensor, Tensor]
     u = family.r_inv.sqrt() * steps[1].respond(family.A_at(1) * family.h0).u
     if not keep:
         return u.to(asked), u.new_empty(0)
-    kept[horizon] = family.Qf
-    return u.to(asked), torch.stack([kept[t] for t in sorted(kept, reverse=True)])
+    points[horizon] = family.Qf
+    return u.to(asked), torch.stack([points[t] for t in sorted(points, reverse=True)])
 
 
 @torch.no_grad()
@@ -102,16 +102,16 @@ def backward(problems: Family, horizon: int, checkpoints: Tensor, g: Tensor) -> 
         z_, lam_, h_ = step.respond(A * h_, r=unit * pull if t == 1 else None)  # g pulls at the first step only
         u, u_ = unit * z, unit * z_
         # B_t' λ = -z / R^-1/2 and B_t' λ~ + g = -z~ / R^-1/2, which keeps the digits that the sum would lose
-        reach, reach_ = factor_B * apply(B.mT, lam), factor_B * apply(B.mT, lam_)
-        forced = reach_ + pull if t == 1 else reach_
-        exact, exact_ = (torch.where(unit > 0, -y / unit, y2) for y, y2 in ((z, reach), (z_, forced)))
+        slope, slope_ = factor_B * apply(B.mT, lam), factor_B * apply(B.mT, lam_)
+        forced = slope_ + pull if t == 1 else slope_
+        exact, exact_ = (torch.where(unit > 0, -y / unit, y2) for y, y2 in ((z, slope), (z_, forced)))
 
         through_A = factor_A * (lam * before_ + lam_ * before)
         grad.a.add_(through_A)
         through_decay = -t * a * through_A
         grad.decay_A.add_(through_decay.sum(-1, keepdim=True) if decay_A.shape[-1] == 1 else through_decay)
         grad.B.add_(outer(lam, factor_B * u_) + outer(lam_, factor_B * u))
-        grad.decay_B.sub_(t * (exact * u_ + (reach_ if t == 1 else exact_) * u))
+        grad.decay_B.sub_(t * (exact * u_ + (slope_ if t == 1 else exact_) * u))
         grad.r_inv.sub_(exact * exact_)
         if t == 1:
             grad.h0.copy_(A * lam_)
@@ -139,9 +139,9 @@ def stretch_length(horizon: int) -> int:
 
 def _in_forward_order(family: Prepared, horizon: int, checkpoints: Tensor, limit: float) -> Iterator[tuple[int, Step]]:
     """Steps 1..T, recomputed from the check-points a stretch at a time."""
-    stretch, kept, way = stretch_length(horizon), list(checkpoints.unbind()), descent(family, lambda t: True)
+    stretch, points, way = stretch_length(horizon), list(checkpoints.unbind()), descent(family, lambda t: True)
     for first in range(1, horizon + 1, stretch):
         last = min(first + stretch - 1, horizon)
-        steps = descend(way, kept.pop(), range(last, first - 1, -1), limit)
+        steps = descend(way, points.pop(), range(last, first - 1, -1), limit)
         for t in range(first, last + 1):
             yield t, steps.pop(t)

@@ -20,7 +20,7 @@ from .steps import Descent, Response, Step, descend
 
 
 class Factors(NamedTuple):
-    """A_t, N_t and the step itself, for t = 1..T."""
+    """A_t, N_t and the factorised step, for t = 1..T."""
 
     A: tuple[Tensor, ...]
     N: tuple[Tensor | None, ...]
@@ -28,7 +28,7 @@ class Factors(NamedTuple):
 
 
 def factorise(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor | None, limit: float) -> Factors:
-    """`limit`: see steps.largest_pivot."""
+    """Factorise the matrices of the recursion at every step. `limit` is explained at steps.largest_pivot."""
     As, Ns = by_step(A, N)
     steps = descend(descent(As, Ns, B, Q, R), Q[..., -1, :, :], range(len(As) - 1, -1, -1), limit)
     return Factors(As, Ns, [steps[t] for t in range(len(As))])

@@ -98,7 +98,7 @@ def _by_torch(problem: LQR, method: str, gains: bool, implicit: bool) -> Solutio
 
 
 def _of_nothing(whole: LQR, asked: torch.dtype, gains: bool) -> Solution:
-    """No step: nothing is decided, and h_0 costs nothing."""
+    """The solution over no steps: nothing is decided, and h_0 costs nothing."""
     h, u = whole.h0.unsqueeze(-2), whole.B.sum(-2)
     zero = torch.zeros_like(h)
     parts = [u, h, zero, whole.objective(u, h)]

@@ -140,11 +140,11 @@ def _first_actions(family: StationaryLQR, horizon: int | Tensor) -> Tensor:
     end = Q if family.Qf is None else symmetrise(with_heads(family.Qf.to(dtype)))
     unit, h0 = family.r_inv.to(dtype).sqrt(), family.h0.to(dtype)
     with full_precision(A.device):
-        reach = B * unit.unsqueeze(-2)  # actions in units of their cost, so that r_inv = 0 is no special case
-        P = _cost_to_go(A, reach @ reach.mT, Q, end, horizon - 1)
-        slope = reach.mT @ P
+        scaled_B = B * unit.unsqueeze(-2)  # actions in units of their cost, so that r_inv = 0 is no special case
+        P = _cost_to_go(A, scaled_B @ scaled_B.mT, Q, end, horizon - 1)
+        slope = scaled_B.mT @ P
         one = torch.eye(unit.shape[-1], dtype=dtype, device=A.device)
-        z = _solve(one + symmetrise(slope @ reach), apply(slope, apply(A, h0)).unsqueeze(-1))
+        z = _solve(one + symmetrise(slope @ scaled_B), apply(slope, apply(A, h0)).unsqueeze(-1))
         return (-unit * z.squeeze(-1)).to(family.A.dtype)
 
 
@@ -164,7 +164,7 @@ def _cost_to_go(A: Tensor, G: Tensor, Q: Tensor, end: Tensor, steps: int | Tenso
     """P of the optimal cost 1/2 h' P h of `steps` steps from h, Q of h itself included, and `end` behind them."""
     H, P = Q, end
     one = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
-    own = steps if isinstance(steps, Tensor) else None  # of every token
+    own = steps if isinstance(steps, Tensor) else None  # horizons, one per token
     most = steps if own is None else int(own.max())
     while most:
         if own is not None or most % 2:

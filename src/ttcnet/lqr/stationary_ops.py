@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.onnx import is_in_onnx_export
 
-from ..bounds import check_reach
+from ..bounds import check_horizon
 from ..errors import fail
 from . import traceable
 from .stationary import StationaryLQR, first_actions
@@ -33,7 +33,7 @@ def _plan(*arguments: Any) -> Tensor:
     if horizon < 1:
         remedy = "Leave the layer out for none."
         fail("horizon", "must be 1 or more in an exported program", horizon, remedy, "too-small")
-    check_reach("horizon", horizon)
+    check_horizon("horizon", horizon)
     return first_actions(StationaryLQR(*tensors), horizon)
 
 
@@ -42,7 +42,7 @@ def _plan_fake(*arguments: Any) -> Tensor:
 
 
 def _backward(*arguments: Any) -> list[Tensor]:
-    """By autograd through the same products once more."""
+    """Compute the gradients by autograd, through the products of the forward pass once more."""
     *tensors, g, horizon = arguments
     with torch.enable_grad():
         leaves: list[Any] = [None if x is None else x.detach().requires_grad_() for x in tensors]

@@ -106,14 +106,14 @@ class Careful(NamedTuple):
         return self.system[..., -n:, -n:]
 
     def before(self, A: Tensor, N: Tensor | None) -> Tensor:
-        """As Quick has it."""
+        """The curvature of the cost to go from the state before the step, without that state's own cost."""
         if N is None:
             return A.mT @ self.value() @ A
         u, costate, _ = self._from(A, N)
         return A.mT @ costate + N @ u
 
     def gain(self, A: Tensor, N: Tensor | None) -> Tensor:
-        """As Quick has it."""
+        """The actions over the state before the step, (..., m, n)."""
         return self._from(A, N)[0]
 
     def _from(self, A: Tensor, N: Tensor | None) -> tuple[Tensor, ...]:
@@ -126,7 +126,7 @@ class Careful(NamedTuple):
         return [self.action_size, n, n]
 
     def _solve(self, right: Tensor) -> Tensor:
-        """With one step of refinement, after which every row holds as exactly as its own numbers allow."""
+        """Solve with one step of refinement, after which every row holds as exactly as its own numbers allow."""
         first = torch.linalg.lu_solve(self.LU, self.pivots, right)
         return first + torch.linalg.lu_solve(self.LU, self.pivots, right - self.system @ first)
 

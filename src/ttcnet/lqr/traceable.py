@@ -40,7 +40,7 @@ def first_actions(family: Family, horizon: int) -> Tensor:
 
 
 def first_actions_of_system(family: StationaryLQR, horizon: int) -> Tensor:
-    """The same for problems that are the same at every step, in float64, as in stationary.py."""
+    """The first actions of stationary problems, in float64, as stationary.py computes them."""
     A, B, Q, r_inv, h0 = (x.detach().double() for x in (family.A, family.B, family.Q, family.r_inv, family.h0))
     A, B, Q = with_heads(A), with_heads(B), symmetrise(with_heads(Q))
     P = Q if family.Qf is None else symmetrise(with_heads(family.Qf.detach().double()))

@@ -37,5 +37,5 @@ class Trajectory:
 
     @property
     def converged(self) -> Tensor:
-        """Which problems were solved to the tolerance, (...)."""
+        """Whether each problem was solved to the tolerance, (...)."""
         return self.status == Status.CONVERGED

@@ -43,7 +43,7 @@ def own_piece(tensor: Any) -> Piece:
 
 
 def shifted(where: tuple[slice, ...], start: tuple[int, ...]) -> tuple[slice, ...]:
-    """The same part, counted from `start`."""
+    """The slices `where`, counted from `start`."""
     return tuple(slice(part.start - first, part.stop - first) for part, first in zip(where, start, strict=True))
 
 

@@ -32,6 +32,11 @@ def count() -> int:
     return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def local_rank() -> int:
+    """The rank of this process among those of its machine."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
 def is_first_process() -> bool:
     """Whether this process writes the common files and shows progress."""
     return rank() == 0
@@ -43,7 +48,7 @@ def join_job(device: str) -> str:
         return device
     on_gpu = device.startswith("cuda")
     if on_gpu:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(local_rank())
     if not dist.is_initialized():
         dist.init_process_group("nccl" if on_gpu else "gloo")
     return f"cuda:{torch.cuda.current_device()}" if on_gpu else device

@@ -77,7 +77,7 @@ class Block(GradientCheckpointingLayer):  # type: ignore[misc, unused-ignore]
         horizon: int | None = None,
         past_key_values: MixerCache | Attending | None = None,
         start: int = 0,
-        at_work: tuple[bool, ...] | None = None,
+        active: tuple[bool, ...] | None = None,
     ) -> Tensor:
         """One pass.
 
@@ -87,12 +87,12 @@ class Block(GradientCheckpointingLayer):  # type: ignore[misc, unused-ignore]
             horizon: steps that TTC layers look ahead.
             past_key_values: the cache.
             start: the number of this pass' first mixer in it.
-            at_work: which of the inserted layers are at work in this pass; None is all.
+            active: whether each inserted layer is applied in this pass; None is all.
         """
         state = self._state(start, self.mixer, x, past_key_values)
         x = x + self._drop(self.mixer(self.mixer_norm(x), mask=mask, state=state))
         for place, layer in enumerate(self.inserted, 1):
-            if at_work is not None and not at_work[place - 1]:
+            if active is not None and not active[place - 1]:
                 continue
             if isinstance(layer, TTCLayer):
                 x = layer(x, horizon)

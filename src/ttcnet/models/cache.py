@@ -20,7 +20,7 @@ class MixerCache(Cache):  # type: ignore[misc, unused-ignore]
         super().__init__(layers=[])
         self.states: dict[int, State | None] = {}
         self.seen, self.batch = 0, 0
-        self.loops: int | None = None  # of the model that fills it: each loop has states of its own
+        self.loops: int | None = None  # loops of the model that fills it: each loop has states of its own
 
     def state(self, index: int, mixer: Mixer, tokens: Tensor) -> State | None:
         """The state of mixer number `index`, for a batch such as `tokens` (batch, length, width)."""

@@ -117,7 +117,8 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """As in transformers. Models that were saved before contexts could be chosen have the context "head"."""
+        """Read a configuration as transformers does. If it is from before contexts could be chosen, its context is
+        "head"."""
         if "ttc_context" not in config_dict and "ttc_rank" in config_dict:
             names = [config_dict.get("interleave") and TTC, *(config_dict.get("pattern") or ())]
             config_dict = config_dict | {"ttc_context": "head"}
@@ -164,7 +165,7 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
 
     @classmethod
     def tiny(cls, **changes: Any) -> TTCNetConfig:
-        """For tests and first steps: 4 blocks of width 64."""
+        """A model for tests and first steps: 4 blocks of width 64."""
         sizes: dict[str, Any] = dict(
             vocab_size=256, hidden_size=64, num_hidden_layers=4, num_attention_heads=4, interleave="4:1"
         )
@@ -172,7 +173,7 @@ class TTCNetConfig(PreTrainedConfig):  # type: ignore[misc, unused-ignore]
 
     @classmethod
     def base(cls, **changes: Any) -> TTCNetConfig:
-        """For experiments on one GPU: 12 blocks of width 1024, one with a TTC layer."""
+        """A model for experiments on one GPU: 12 blocks of width 1024, one with a TTC layer."""
         sizes: dict[str, Any] = dict(hidden_size=1024, num_hidden_layers=12, num_attention_heads=16, interleave="8:1")
         return cls(**(sizes | changes))
 
@@ -232,7 +233,7 @@ def check(config: TTCNetConfig) -> None:
 
 def _check_loops(config: TTCNetConfig) -> None:
     for spec in config.blocks:
-        for name, every in zip(spec.names, (spec.every, *spec.each), strict=True):
+        for name, every in zip(spec.layer_names, (spec.every, *spec.each), strict=True):
             if every > config.loops:
                 remedy = f"Pass loops={every} or more, or leave {name.partition('@')[0]} without a number."
                 fail("pattern", f"must name passes among the {config.loops} loops", repr(name), remedy, "out-of-range")

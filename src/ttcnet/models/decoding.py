@@ -15,6 +15,8 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 from ttcnet.bounds import LARGE
 from ttcnet.errors import fail, not_finite
 
+from .horizon_and_loops import at_horizon
+
 ROOM = 0.5  # share of rows that must have ended before the batch is made smaller
 TAIL = 16  # tokens in which the end of a stop text is looked for
 
@@ -41,7 +43,7 @@ def drawn(scores: Tensor, uniform: Tensor | None, temperature: float) -> Tensor:
     mass = (scores / temperature).double().softmax(-1).cumsum(-1)
     point = uniform.double() * mass[:, -1]
     chosen = torch.searchsorted(mass, point[:, None], right=True)[:, 0]
-    return chosen.clamp_max(scores.shape[-1] - 1)  # of NaN
+    return chosen.clamp_max(scores.shape[-1] - 1)  # NaN would choose a place behind the last
 
 
 def ends_of(model: Any, tokenizer: Any) -> list[int]:
@@ -141,21 +143,24 @@ def decode(
     stopped: Callable[[Tensor], Tensor] | None = None,
     watch: Callable[[float], None] = lambda _: None,
     names: Sequence[str] | None = None,
+    horizon: int | None = None,
 ) -> list[Decoded]:
     """Up to `limit` new tokens for every prompt, greedily at temperature 0. `stopped` says of the last tokens of all
-    rows, (rows, at most TAIL), which of them end there; messages call rows by their `names`."""
+    rows, (rows, at most TAIL), which of them end there; messages call rows by their `names`; `horizon` is that of TTC
+    layers, None the model's own."""
     names = names or [f"prompt {number}" for number in range(1, len(prompts) + 1)]
     own, model.generation_config = model.generation_config, GenerationConfig(pad_token_id=pad)  # no penalties
     try:
         rows = Rows(seeds, limit, temperature, model.device, names)
-        return _grow(model, prompts, rows, ends, pad, stopped, watch).result()
+        return _grow(model, prompts, rows, ends, pad, stopped, watch, at_horizon(horizon)).result()
     finally:
         model.generation_config = own
 
 
 def _grow(
-    model: Any, prompts: list[list[int]], rows: Rows, ends: list[int], pad: int, stopped: Any, watch: Any
-) -> Rows:
+    model: Any, prompts: list[list[int]], rows: Rows, ends: list[int], pad: int, stopped: Any, watch: Any,
+    options: dict[str, Any],
+) -> Rows:  # fmt: skip
     width, cache = max(map(len, prompts)), None
     ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts], device=model.device)
     mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=model.device)
@@ -164,13 +169,13 @@ def _grow(
         made = model.generate(
             ids, attention_mask=mask, past_key_values=cache, max_new_tokens=width + rows.limit - ids.shape[1],
             logits_processor=LogitsProcessorList([_Pick(rows, width)]), stopping_criteria=StoppingCriteriaList([end]),
-            return_dict_in_generate=True,
+            return_dict_in_generate=True, **options,
         )  # fmt: skip
         ids, cache = made.sequences, made.past_key_values
-        kept = (~rows.ended[rows.active]).nonzero()[:, 0]
-        if ids.shape[1] == width + rows.limit or not len(kept):
+        growing = (~rows.ended[rows.active]).nonzero()[:, 0]
+        if ids.shape[1] == width + rows.limit or not len(growing):
             return rows
-        ids, mask, rows.active = ids[kept], mask[kept], rows.active[kept]
+        ids, mask, rows.active = ids[growing], mask[growing], rows.active[growing]
         mask = torch.nn.functional.pad(mask, (0, ids.shape[1] - mask.shape[1]), value=1)
         if cache is not None:
-            cache.reorder_cache(kept)
+            cache.reorder_cache(growing)

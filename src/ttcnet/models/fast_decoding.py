@@ -16,14 +16,16 @@ from transformers import AttentionInterface, StaticCache
 
 from ttcnet.errors import not_finite
 from ttcnet.nn import ttc_layers
+from ttcnet.nn.inserted import inserted_kinds
 
 from .decoding import Decoded, batches, drawn, noise
+from .horizon_and_loops import at_horizon
 
 GROUPED = "grouped_with_own_mask"  # transformers makes no mask for attention that it does not know
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 TOKENS = 2**19  # in a batch, prompts and answers together
 GLANCE = 32  # tokens between two looks at whether all rows have ended
-GROWING = ("attention", "samba")  # mixers whose states grow, which cannot be replayed
+GROWING = {"attention", "samba"}  # mixers whose states grow, which cannot be replayed
 EAGER = 3  # tokens before a graph is recorded, because first calls also set things up
 
 
@@ -42,6 +44,7 @@ def decode(
     seeds: Sequence[int] | None = None,
     temperature: float = 0.0,
     tokens: int = TOKENS,
+    horizon: int | None = None,
 ) -> list[Decoded]:
     """Up to `limit` new tokens for every prompt.
 
@@ -51,6 +54,7 @@ def decode(
         seeds: of the rows, for a temperature above 0.
         temperature: 0 is greedy.
         tokens: in a batch, padding included.
+        horizon: of TTC layers; None is the model's own.
     """
     seeds = seeds or [0] * len(prompts)
     found: dict[int, Decoded] = {}
@@ -59,7 +63,7 @@ def decode(
     try:
         for places in batches([len(prompt) + limit for prompt in prompts], tokens):
             uniform = noise([seeds[place] for place in places], limit) if temperature > 0 else None
-            rows = _Rows(model, [prompts[place] for place in places], limit, ends, uniform, temperature)
+            rows = _Rows(model, [prompts[place] for place in places], limit, ends, uniform, temperature, horizon)
             found |= dict(zip(places, _grown(rows, [f"prompt {place + 1}" for place in places]), strict=True))
     finally:
         model.config._attn_implementation = before
@@ -91,8 +95,9 @@ class _Rows:
 
     def __init__(
         self, model: Any, prompts: list[Sequence[int]], limit: int, ends: Sequence[int], uniform: Tensor | None,
-        temperature: float,
+        temperature: float, horizon: int | None,
     ) -> None:  # fmt: skip
+        self.options: dict[str, Any] = dict(use_cache=True, logits_to_keep=1) | at_horizon(horizon)
         self.model, device = model, next(model.parameters()).device
         width = -(-max(map(len, prompts)) // 8) * 8
         length = -(-(width + limit) // 64) * 64
@@ -100,18 +105,18 @@ class _Rows:
         self.ids = torch.tensor([[filler] * (width - len(p)) + [*p] for p in prompts], device=device)
         self.real = torch.tensor([[False] * (width - len(p)) + [True] * len(p) for p in prompts], device=device)
         self.cache = StaticCache(config=model.config, max_cache_len=length)
-        growing = getattr(model.config, "inserted", None) in GROWING
+        self.kinds = inserted_kinds(model)
         waits = any(layer.context_kind == "system" for layer in ttc_layers(model).values())  # for its linear systems
-        self.captured = device.type == "cuda" and not growing and not waits
+        self.captured = device.type == "cuda" and not self.kinds & GROWING and not waits
         self.ends = torch.tensor(ends, dtype=torch.long, device=device)
         self.uniform, self.temperature = None if uniform is None else uniform.to(device), temperature
         self.made = torch.full((len(prompts), limit), filler, device=device)
         self.logprobs = torch.zeros(len(prompts), limit, device=device)
         self.ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
         self.token = torch.zeros(len(prompts), 1, dtype=torch.long, device=device)
-        self.position = self.real.sum(1, keepdim=True) - 1  # of the last token in its row
-        self.column = torch.zeros(1, dtype=torch.long, device=device)  # of `made`
-        self.slot = torch.full((1,), width - 1, device=device)  # of the cache
+        self.position = self.real.sum(1, keepdim=True) - 1  # the place of the last token in its row
+        self.column = torch.zeros(1, dtype=torch.long, device=device)  # the next column of `made`
+        self.slot = torch.full((1,), width - 1, device=device)  # the last slot of the cache in use
         self.seen = torch.full((len(prompts), 1, 1, length), float("-inf"), dtype=model.dtype, device=device)
         self.seen[..., :width].masked_fill_(self.real[:, None, None], 0.0)
         self.one = torch.ones_like(self.token, dtype=torch.bool)
@@ -134,8 +139,8 @@ class _Rows:
         self._take(self._scores(self.token, self.seen, self.position, self.one))
 
     def _scores(self, ids: Tensor, mask: Tensor, position: Tensor, real: Tensor) -> Tensor:
-        options: dict[str, Any] = dict(past_key_values=self.cache, use_cache=True, logits_to_keep=1)
-        if hasattr(self.model.config, "inserted"):
+        options = self.options | {"past_key_values": self.cache}
+        if self.kinds:
             options["token_mask"] = real
         return self.model(input_ids=ids, attention_mask=mask, position_ids=position, **options).logits[:, -1]
 

@@ -40,8 +40,13 @@ def set_horizon(model: nn.Module, steps: int) -> None:
 
 
 def horizon(model: nn.Module, steps: int) -> AbstractContextManager[None]:
-    """`set_horizon` for the time of a `with` block."""
+    """Set the horizon for the time of a `with` block. See `set_horizon`."""
     return _within(model, "horizon", steps)
+
+
+def at_horizon(steps: int | None) -> dict[str, int]:
+    """The argument of a call for this horizon; for None there is none, and the model's own counts."""
+    return {} if steps is None else {"horizon": steps}
 
 
 def horizon_of(model: nn.Module) -> int | None:
@@ -55,12 +60,12 @@ def set_loops(model: nn.Module, times: int) -> None:
 
 
 def loops(model: nn.Module, times: int) -> AbstractContextManager[None]:
-    """`set_loops` for the time of a `with` block."""
+    """Set the loops for the time of a `with` block. See `set_loops`."""
     return _within(model, "loops", times)
 
 
 def check_loops(times: object) -> int:
-    """`times`, if it is a valid number of loops."""
+    """Return `times` if it is a valid number of loops; fail otherwise."""
     return check_size("loops", times, 1, "Pass 1 to apply blocks once.")
 
 

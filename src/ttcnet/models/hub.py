@@ -19,14 +19,14 @@ HUB_OPTIONS = ("repo_id", "commit_message", "private", "token", "revision", "cre
 
 
 def write_card(text: str, folder: str | os.PathLike[str]) -> None:
-    """README.md in the folder, unless there is one."""
+    """Write README.md into the folder, unless it has one."""
     if not (Path(folder) / "README.md").exists():
         write_text(Path(folder) / "README.md", text)
 
 
 def card(model: TTCNetPreTrainedModel) -> str:
     config, name = model.config, type(model).__name__
-    blocks = [" + ".join(spec.names) for spec in config.blocks]
+    blocks = [" + ".join(spec.layer_names) for spec in config.blocks]
     runs = ", ".join(f"{len(list(run))} x {kind}" for kind, run in groupby(blocks))
     loops, knob = (f", applied {config.loops} times", ", and so is `loops`") if config.loops > 1 else ("", "")
     parameters = f"{sum(parameter.numel() for parameter in model.parameters()):,}"

@@ -37,8 +37,8 @@ class TTCNetPreTrainedModel(Conventions, PreTrainedModel):  # type: ignore[misc,
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers. Weights of another context than that of a configuration given with them are refused by
-        name."""
+        """Load a model as transformers does. If a configuration is given and the weights belong to another context, the
+        error names both."""
         try:
             return super().from_pretrained(*args, **kwargs)
         except RuntimeError:  # weights do not fit
@@ -54,7 +54,7 @@ class TTCNetPreTrainedModel(Conventions, PreTrainedModel):  # type: ignore[misc,
 
 
 class TTCNetModel(TTCNetPreTrainedModel):
-    """Tokens to hidden states."""
+    """Computes hidden states from tokens."""
 
     def __init__(self, config: TTCNetConfig) -> None:
         super().__init__(config)
@@ -171,8 +171,8 @@ class TTCNetModel(TTCNetPreTrainedModel):
                 x = self.recall(x, embeddings)
             for block in self.layers:
                 if number % block.every == 0:
-                    at_work = tuple(number % each == 0 for each in block.each)
-                    x = block(x, mask=mask, horizon=horizon, past_key_values=memory, start=start, at_work=at_work)
+                    active = tuple(number % each == 0 for each in block.each)
+                    x = block(x, mask=mask, horizon=horizon, past_key_values=memory, start=start, active=active)
                 if every:
                     states.append(x)
         if isinstance(cache, MixerCache):

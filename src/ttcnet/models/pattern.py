@@ -26,7 +26,7 @@ from ttcnet.nn.options import parse_interleave
 
 class BlockSpec(NamedTuple):
     """A block: its mixer, and the layers inserted between it and the MLP; every how many passes the block, and each
-    inserted layer, is at work."""
+    inserted layer, is applied."""
 
     mixer: str
     inserted: tuple[str, ...]
@@ -34,7 +34,7 @@ class BlockSpec(NamedTuple):
     each: tuple[int, ...] = ()
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def layer_names(self) -> tuple[str, ...]:
         """The names of the layers as in a pattern, without the plus."""
         pairs = zip((self.mixer, *self.inserted), (self.every, *self.each), strict=True)
         return tuple(kind if every == 1 else f"{kind}@{every}" for kind, every in pairs)

@@ -26,7 +26,7 @@ class Conventions:
     """
 
     config: Any
-    uses_cache: bool  # as the model was made: transformers' Trainer sets config.use_cache to False for good
+    uses_cache: bool  # config.use_cache when the model was made: transformers' Trainer sets it to False for good
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
@@ -47,7 +47,8 @@ class Conventions:
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers; on the same machine the model computes the same as when it was saved, to the bit."""
+        """Load a model as transformers does. On the same machine it computes the same as when it was saved, to the
+        bit."""
         loaded = super().from_pretrained(*args, **kwargs)  # type: ignore[misc]
         align(loaded[0] if isinstance(loaded, tuple) else loaded)  # or with a report of the loaded weights
         return loaded
@@ -63,7 +64,7 @@ class Conventions:
         push_to_hub: bool = False,
         **kwargs: Any,
     ) -> None:
-        """As in transformers; also writes a model card if the folder has none. `use_cache` in config.json is the
+        """Save as transformers does, and write a model card if the folder has none. `use_cache` in config.json is the
         value that the model was made or loaded with."""
         hub = {name: kwargs.pop(name) for name in HUB_OPTIONS if name in kwargs}
         now, self.config.use_cache = self.config.use_cache, self.uses_cache

@@ -47,7 +47,7 @@ class Weights:
             self.place = {name: file for file in self.files for name in file.keys()}  # noqa: SIM118
 
     def describe(self) -> str:
-        """Names and shapes: models that differ in them are not the same."""
+        """The names and shapes of all weights as text. Models that differ in them are not the same."""
         return json.dumps({name: file.get_slice(name).get_shape() for name, file in sorted(self.place.items())})
 
     @torch.no_grad()

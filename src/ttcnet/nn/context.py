@@ -63,7 +63,7 @@ class Context(nn.Module):
 
     kind: ClassVar[str]
     inputs: int  # numbers per token that it starts from: the outputs of the layer's projection
-    bias: nn.Parameter  # of the numbers that heads draw, which come first
+    bias: nn.Parameter  # biases of the numbers that heads draw, which come first
 
     def __init__(
         self, heads: int, state_size: int, action_size: int, rank: int, time_homogeneous: bool | str, **where: Any

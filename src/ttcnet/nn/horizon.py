@@ -115,7 +115,7 @@ class Uniform(Sampler):
 
 
 class Fixed(Sampler):
-    """Always `horizon`."""
+    """Always draws `horizon`."""
 
     def __init__(self, horizon: int = 8, *, seed: int = 0) -> None:
         super().__init__(seed)
@@ -152,7 +152,7 @@ def parse(text: str, *, seed: int = 0) -> Sampler:
 
 
 def _standard_normal(random: Random) -> float:
-    """By inversion of one uniform number in (0, 1): the same number on every machine."""
+    """Draw by inversion of one uniform number in (0, 1), which gives the same number on every machine."""
     return NormalDist().inv_cdf((int(random.random() * 2**52) + 0.5) / 2**52)
 
 

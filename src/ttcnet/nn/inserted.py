@@ -1,4 +1,4 @@
-"""A mixer in the place of a TTC layer."""
+"""A mixer in the place of a TTC layer; and the inserted layers of a model, of both kinds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from . import mixers
 from .mixers import State
+from .options import TTC
 from .ttc import TTCLayer
 
 
@@ -43,7 +44,7 @@ class Inserted(nn.Module):
         if "inner" not in options:
             target = sum(parameter.numel() for parameter in layer.parameters())
             options = mixers.matched(kind, layer.width, target, causal=causal, **options)
-        self.zero_init = zero_init
+        self.kind, self.zero_init = kind, zero_init
         self.norm = nn.RMSNorm(layer.width, eps=layer.norm.eps, **where)
         self.mixer = mixers.build(kind, layer.width, **{"causal": causal, **options}, **where)
         self.reset_outputs()
@@ -65,3 +66,18 @@ class Inserted(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None, state: State | None = None) -> Tensor:
         """The output that is added to x (batch, length, width). Mask and state are those of `Mixer.forward`."""
         return self.mixer(self.norm(x), mask=mask, state=state)
+
+
+def inserted_layers(model: nn.Module) -> dict[str, TTCLayer | Inserted]:
+    """The inserted layers of a model, or of a part of one, by name."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, TTCLayer | Inserted)}
+
+
+def inserted_kinds(model: nn.Module) -> set[str]:
+    """The kinds of these layers: TTC, and names of mixers."""
+    return {TTC if isinstance(layer, TTCLayer) else layer.kind for layer in inserted_layers(model).values()}
+
+
+def inserted_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters of these layers."""
+    return [parameter for layer in inserted_layers(model).values() for parameter in layer.parameters()]

@@ -24,7 +24,7 @@ def check_insert(name: object) -> None:
 
 
 def check_gain(value: object) -> float:
-    """`value`, if it is a valid initial gain of a TTC layer's actions."""
+    """Return `value` if it is a valid initial gain of a TTC layer's actions; fail otherwise."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         remedy = "Pass 1, or a little more, such as 4."
         fail("action_gain", "must be a positive finite number", repr(value), remedy, "out-of-range")
@@ -32,7 +32,7 @@ def check_gain(value: object) -> float:
 
 
 def check_context(value: object) -> str:
-    """`value`, if it is a context of TTC layers."""
+    """Return `value` if it is a context of TTC layers; fail otherwise."""
     if value not in CONTEXTS:
         remedy = "Pass 'token', 'head' for the text of the paper, or 'system' for dense dynamics."
         fail("context", f"must be one of {', '.join(CONTEXTS)}", repr(value), remedy, "unknown-name")
@@ -40,7 +40,7 @@ def check_context(value: object) -> str:
 
 
 def check_homogeneous(value: object) -> bool | str:
-    """`value`, if it is a way for a TTC layer to be time-homogeneous."""
+    """Return `value` if it is a way for a TTC layer to be time-homogeneous; fail otherwise."""
     if not (value is True or value is False or value == PURE):
         remedy = "Pass 'pure' for a layer without decays that is the same in all else."
         fail("time_homogeneous", f"must be False, True or {PURE!r}", repr(value)[:40], remedy, "unknown-name")
@@ -63,7 +63,7 @@ def say_context_of_before(source: str) -> None:
 
 
 def parse_interleave(field: str, value: object) -> tuple[int, int]:
-    """(n, m): m layers in the last of every n, from n or "n:m"."""
+    """Read n or "n:m" as (n, m): m layers in the last of every n."""
     blocks, colon, each = str(value).partition(":")
     known = isinstance(value, int | str) and not isinstance(value, bool)
     found, count = whole_number(blocks), whole_number(each) if colon else 1

@@ -21,7 +21,7 @@ def whole_plans(family: ModulatedLQR | StationaryLQR, horizon: int) -> Solution:
     kind, fields = type(family), {name: value.detach() for name, value in vars(family).items() if value is not None}
     tokens, heads, n = family.h0.shape
     m, number = family.action_size, family.h0.element_size()
-    result = number * heads * (horizon * m + 2 * (horizon + 1) * n + 1)  # of a token
+    result = number * heads * (horizon * m + 2 * (horizon + 1) * n + 1)  # bytes of the solution of a token
     work = number * heads * horizon * (7 * n * n + 2 * n * m + 5 * m * m)  # bytes for `solve`
     at_once = max(1, PIECE // work)
     check_room(tokens, heads, horizon, tokens * result + min(tokens, at_once) * work, family.h0.device)

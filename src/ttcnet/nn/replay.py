@@ -26,7 +26,8 @@ _lock = Lock()  # one thread at a time copies in, replays and copies out
 
 @cache
 def _recording(index: int, stream: int) -> tuple[torch.cuda.Stream, torch.cuda.CUDAGraph]:
-    """Where calls on a stream are recorded, and a graph whose memory all share: they never run at the same time.
+    """The stream on which calls of another stream are recorded, and a graph whose memory all recordings share, because
+    they never run at the same time.
 
     The recording stream is one that nobody else knows. Then the workspace of cuBLAS, which belongs to a stream, comes
     from that memory as well, and stays there when torch frees all workspaces, as CUDA graphs of torch.compile make it
@@ -65,7 +66,7 @@ class Replays:
 
     def __init__(self) -> None:
         self._seen: dict[object, int] = {}
-        self._records: dict[object, _Record] = {}
+        self._recorded: dict[object, _RecordedCall] = {}
 
     def __reduce__(self) -> tuple[type[Replays], tuple[()]]:
         return Replays, ()
@@ -77,19 +78,19 @@ class Replays:
         stream = torch._C._cuda_getCurrentRawStream(index)
         kind = (kind, x.shape, x.dtype, index, stream)
         with _lock:
-            record = self._records.get(kind)
-            if record is None:
+            call = self._recorded.get(kind)
+            if call is None:
                 self._seen[kind] = self._seen.get(kind, 0) + 1
                 if self._seen[kind] < OFTEN:
                     return compute(x)
-                if len(self._records) >= KEPT:
+                if len(self._recorded) >= KEPT:
                     self._seen.clear()
-                    self._records.clear()
-                record = self._records[kind] = _Record(compute, x, *_recording(index, stream))
-            return record.replay(x)
+                    self._recorded.clear()
+                call = self._recorded[kind] = _RecordedCall(compute, x, *_recording(index, stream))
+            return call.replay(x)
 
 
-class _Record:
+class _RecordedCall:
     """A call as a CUDA graph. It was made before without one, because the first call of a kind also sets things up."""
 
     def __init__(self, compute: Compute, x: Tensor, aside: torch.cuda.Stream, owner: torch.cuda.CUDAGraph) -> None:

@@ -29,8 +29,8 @@ from ttcnet.lqr.arithmetic import without_autocast, working_dtype
 from .mixers.base import fill
 
 FADING = 0.3  # A_0 is -FADING times the identity: a state that is left alone fades
-SPREAD = 0.3  # of A and B over tokens, at the start, where the pace is 1
-SLOWEST = 1 / 32  # of the paces, at the start
+SPREAD = 0.3  # spread of A and B over tokens in a new layer, where the pace is 1
+SLOWEST = 1 / 32  # the slowest pace of a new layer
 
 
 class SystemContext(nn.Module):
@@ -58,7 +58,7 @@ class SystemContext(nn.Module):
         n, m = self.sizes = state_size, action_size
         self.widths = [heads * n, rank, rank, heads * n, heads * m]
         self.inputs = sum(self.widths)
-        self.bias = nn.Parameter(torch.empty(sum(self.widths[3:]), **where))  # of q and r_inv
+        self.bias = nn.Parameter(torch.empty(sum(self.widths[3:]), **where))  # biases of q and r_inv
         self.bases_A = nn.Parameter(torch.empty(rank + 1, heads, n, n, **where))  # A_0 comes first
         self.bases_B = nn.Parameter(torch.empty(rank + 1, heads, n, m, **where))
         self.C = nn.Parameter(torch.empty(heads, n, n, **where))
@@ -83,7 +83,7 @@ class SystemContext(nn.Module):
         fill(self.log_pace, math.log(SLOWEST) * torch.linspace(0, 1, n).repeat(self.heads))
 
     def forward(self, inputs: Tensor) -> StationaryLQR:
-        """Problems from (N, inputs)."""
+        """The problems of N tokens, from the layer's projection (N, inputs)."""
         with without_autocast(inputs.device):
             inputs = inputs.to(working_dtype(inputs.dtype))
             dtype = inputs.dtype

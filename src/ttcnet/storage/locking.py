@@ -27,7 +27,7 @@ _held: set[int] = set()
 def owned(folder: Path, field: str = "out") -> Iterator[None]:
     """Inside the block, only this process uses the folder, or the processes of one distributed job, each with its own
     lock. The folder is made if it does not exist, and removed if it stays empty. Unfinished files of killed processes
-    are removed. An error, of `field`, if another command is using the folder."""
+    are removed. If another command is using the folder, the error names `field`."""
     made = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     rank = os.environ.get("RANK", "0")

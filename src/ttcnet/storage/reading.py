@@ -20,7 +20,7 @@ REMEDY = "Check its name, its subset and split (`ttcnet data` takes these), and 
 
 
 class Row(NamedTuple):
-    """A row, and its place for messages."""
+    """A row, and its place in the file, for messages."""
 
     place: str
     content: dict[str, Any]

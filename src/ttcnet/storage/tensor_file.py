@@ -27,9 +27,9 @@ def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
 
 def write(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     """Write to a file that no other process uses yet."""
-    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with writing(path):
-        save_file(kept, path, metadata={"facts": json.dumps(facts)})
+        save_file(on_cpu, path, metadata={"facts": json.dumps(facts)})
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def _reading(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def told(path: Path) -> Iterator[None]:
-    """While a file is read: turn its faults into an error of ours."""
+    """Turn faults of a file that is read inside the block into an error of ours."""
     try:
         yield
     except (SafetensorError, ValueError, RecursionError, KeyError, TypeError) as error:

@@ -15,7 +15,7 @@ from .jsonl import JsonLines
 from .math.benchmarks import BENCHMARKS
 from .task import Task, asking
 
-FIELDS = {"name": str, "temperature": float, "system": str, "system_no_cot": str}  # of a task, with their types
+FIELDS = {"name": str, "temperature": float, "system": str, "system_no_cot": str}  # fields of a task, with their types
 LEAST = {"horizon": 0, "samples": 1, "max_tokens": 1}
 NAME = re.compile(r"\w[\w.+-]{0,99}")
 

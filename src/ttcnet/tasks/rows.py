@@ -45,7 +45,7 @@ def examples_of(
 
 
 def _answer(value: Any) -> str | None:
-    """As text; of a whole solution, as in GSM8K, the part after ####."""
+    """The answer as text. From a whole solution, as in GSM8K, it is the part after ####."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     return str(value).rpartition("####")[2].strip() or None

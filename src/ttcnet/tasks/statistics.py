@@ -1,4 +1,4 @@
-"""Figures with 95 % intervals: pass@k, proportions, and means over problems."""
+"""Figures with 95 % intervals: pass@k, proportions, and means over examples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import fmean
 
 from ttcnet.errors import fail
 
-NORMAL_95 = 1.959963984540054  # of the normal distribution, 95 % lie within so many standard deviations
+NORMAL_95 = 1.959963984540054  # 95 % of a normal distribution lie within so many standard deviations
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
@@ -36,13 +36,13 @@ def wilson(right: float, total: float) -> tuple[float, float]:
     """
     rate, square = right / total, NORMAL_95**2
     centre = (rate + square / (2 * total)) / (1 + square / total)
-    reach = NORMAL_95 / (1 + square / total) * sqrt(rate * (1 - rate) / total + square / (4 * total**2))
-    return (0.0 if rate == 0 else max(0.0, centre - reach)), (1.0 if rate == 1 else min(1.0, centre + reach))
+    margin = NORMAL_95 / (1 + square / total) * sqrt(rate * (1 - rate) / total + square / (4 * total**2))
+    return (0.0 if rate == 0 else max(0.0, centre - margin)), (1.0 if rate == 1 else min(1.0, centre + margin))
 
 
 def bootstrap(values: Sequence[float], draws: int = 10_000, seed: int = 0) -> tuple[float, float]:
-    """The 95 % interval of the mean of one value a problem, by drawing problems again with replacement: answers to the
-    same problem are not independent, problems are."""
+    """The 95 % interval of the mean of one value per example, by drawing examples with replacement: answers to the same
+    example are not independent, examples are."""
     import numpy as np  # late, since the command line loads this module
 
     array = np.asarray(values, dtype=np.float64)
@@ -54,7 +54,7 @@ def bootstrap(values: Sequence[float], draws: int = 10_000, seed: int = 0) -> tu
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over problems, and its 95 % interval."""
+    """A mean over examples, and its 95 % interval."""
 
     mean: float
     low: float
@@ -65,13 +65,13 @@ class Mean:
 
 
 def average(values: Sequence[float]) -> Mean:
-    """Of one value a problem."""
+    """The mean of one value per example, with its interval."""
     return ratio(values, [1] * len(values))
 
 
 def ratio(sums: Sequence[float], counts: Sequence[int]) -> Mean:
-    """Σ sums / Σ counts, where each problem brings a sum over so many tokens: problems are the sample, and the
-    tokens of a problem stay together.
+    """Σ sums / Σ counts, where each example brings a sum over so many tokens: examples are the sample, and the
+    tokens of an example stay together.
 
     Examples:
         >>> print(ratio([-2.0, -3.0, -7.0], [2, 4, 6]))
@@ -85,8 +85,8 @@ def ratio(sums: Sequence[float], counts: Sequence[int]) -> Mean:
 
 
 def accuracy(shares: Sequence[float]) -> Mean | None:
-    """The mean of one share a problem; None if there are none. The interval is Wilson's if every share is 0 or 1, else
-    a bootstrap over problems.
+    """The mean of one share per example; None if there are none. The interval is Wilson's if every share is 0 or 1,
+    else a bootstrap over examples.
 
     Examples:
         >>> print(accuracy([1.0, 0.0, 1.0, 1.0]))

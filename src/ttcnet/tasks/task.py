@@ -57,7 +57,7 @@ class Verdict:
 
     @property
     def kind(self) -> str:
-        """right, wrong or unparsable. An unparsable answer counts as wrong."""
+        """The kind of the verdict: right, wrong or unparsable. An unparsable answer counts as wrong."""
         return "right" if self.right else "wrong" if self.answer is not None else "unparsable"
 
 
@@ -90,7 +90,7 @@ class Task(Protocol):
         ...
 
     def grade(self, example: Example, text: str) -> Verdict:
-        """Judge the text that a model wrote. Several threads may call it at the same time."""
+        """Grade the text that a model wrote. Several threads may call it at the same time."""
         ...
 
     def prompt(self, example: Example) -> str:
@@ -119,7 +119,7 @@ class Task(Protocol):
 
 @contextmanager
 def asking(name: str, rule: str = "must be a task that can be asked", about: str = "") -> Iterator[None]:
-    """While code of a task runs: turn its errors into one of ours, because it may be a user's program."""
+    """Turn errors of a task's code inside the block into one of ours, because it may be a user's program."""
     try:
         yield
     except (TTCNetError, OSError, MemoryError):

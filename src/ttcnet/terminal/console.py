@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DEBUG = "TTCNET_DEBUG"  # the environment variable that makes commands show tracebacks
 FAULT = "Something went wrong that ttcnet has no words for, which is a fault of it:"
 _ClickError: Any = typer.BadParameter.__mro__[2]
-_UsageError: Any = typer.BadParameter.__base__  # of click, which typer may include under another name
+_UsageError: Any = typer.BadParameter.__base__  # an error of click, which typer may include under another name
 # control characters except tabs and line ends, characters that change the direction of writing, and halves of letters
 _UNFIT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 

@@ -17,7 +17,7 @@ NAMES = tuple(field.name for field in fields(ModulatedLQR))
 def cast(
     family: ModulatedLQR, dtype: torch.dtype, device: str | torch.device = "cpu", tokens: int | None = None
 ) -> ModulatedLQR:
-    """The same family in another dtype or on another device, repeated to `tokens` tokens, as leaves with gradients."""
+    """The family in another dtype or on another device, repeated to `tokens` tokens, as leaves with gradients."""
 
     def leaf(x: Tensor) -> Tensor:
         return fill(x.detach().to(device, dtype), len(x) if tokens is None else tokens).requires_grad_()

@@ -10,8 +10,8 @@ import torch
 
 @contextmanager
 def unwritten_is_nan() -> Iterator[None]:
-    """Inside, torch fills fresh memory with NaN (its setting for deterministic algorithms), so that memory that a
-    kernel does not write is NaN."""
+    """Inside the block, torch fills fresh memory with NaN (its setting for deterministic algorithms), so that
+    memory that a kernel does not write is NaN."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     try:

@@ -82,7 +82,7 @@ def draw(
 
 
 def with_costs(family: ModulatedLQR, costs: str, seed: int = 0) -> ModulatedLQR:
-    """The same family with costs of another rank, one of COSTS."""
+    """The family with costs of another rank, one of COSTS."""
     generator, n, Q, Qf = torch.Generator().manual_seed(seed), family.state_size, family.Q, family.Qf
 
     def of_rank(like: Tensor, rank: int) -> Tensor:

@@ -46,8 +46,8 @@ def truth_of(family: ModulatedLQR, horizon: int, g: Tensor) -> Outputs:
     """Outputs of the reference, in float64."""
     tensors = [getattr(family, name).detach() for name in NAMES]
     problems = Family(*tensors)
-    u, kept = forward(problems, horizon, True)
-    grads = backward(problems, horizon, kept, g.to(u))
+    u, points = forward(problems, horizon, True)
+    grads = backward(problems, horizon, points, g.to(u))
     whole = [grad if grad.ndim == x.ndim else grad.sum(1) for grad, x in zip(grads, tensors, strict=True)]
     return {"u": u} | dict(zip(NAMES, whole, strict=True))
 
@@ -84,8 +84,8 @@ def beyond(
 def solve_beyond(
     what: Sequence[Case], family: ModulatedLQR, horizon: int, device: str = "cpu", draws: int = 2, **options: Any
 ) -> list[Failure]:
-    """As `beyond`, for `solve` with these options on `device`: the problems are dense, and their matrices are rounded.
-    The truth comes from method "kkt"."""
+    """Test `solve` with these options on `device` as `beyond` tests `plan`. The problems are dense, and their matrices
+    are rounded. The truth comes from method "kkt"."""
     given = {name: x.detach().contiguous() for name, x in cast(family, torch.float32).unroll(horizon).given().items()}
     g = torch.randn(family.r_inv.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
@@ -128,5 +128,5 @@ def _too_far(what: Sequence[Case], found: Outputs, truth: Outputs, moved: Sequen
 
 
 def by(plan: Provider) -> Compute:
-    """`compute` for a function like plan."""
+    """Make a `compute` from a function like `plan`."""
     return lambda family, horizon, g: differentiate(plan, family, horizon, g)

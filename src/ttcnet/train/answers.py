@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ttcnet import adapter
 from ttcnet.lqr.arithmetic import working_dtype
 from ttcnet.machine.processes import count, rank, total
+from ttcnet.models.horizon_and_loops import at_horizon
 from ttcnet.nn import ttc_layers
 from ttcnet.nn.horizon import parse
+from ttcnet.nn.inserted import inserted_parameters
 
 from .examples import IGNORED, Example, padded
 from .schedule import parameter_groups, warm_up_and_cosine
@@ -53,7 +54,7 @@ class Answers:
         """The trained parameters, in groups. Inserted layers may have a learning rate of their own."""
         config = self.config
         share = 1.0 if config.inserted_lr is None else config.inserted_lr / config.lr
-        apart = adapter.parameters(self.model).values() if config.inserted_lr is not None else ()
+        apart = inserted_parameters(self.model) if config.inserted_lr is not None else ()
         return parameter_groups(
             self.model, config.weight_decay, spared=lambda name: name.endswith("bias"), apart=apart, share=share
         )
@@ -79,15 +80,14 @@ class Answers:
         return found
 
     def begin(self, step: int) -> list[tuple[Any, ...]]:
-        if self.horizons is not None:
-            adapter.set_horizon(self.model, self.horizons.at(step))
+        horizon = None if self.horizons is None else self.horizons.at(step)
         batch = self.rows(step)
         own = [self.pack(place) for place in batch[rank() :: count()]]
         while len(own) < math.ceil(len(batch) / count()):  # every process has as many pieces: this one teaches nothing
             own.append([Example(ids, [IGNORED] * len(ids)) for ids, _ in self.pack(batch[0])])
         learned = sum(label != IGNORED for rows in own for row in rows for label in row.labels[1:])
         answers = float(total(torch.tensor(float(learned), dtype=torch.float64)))
-        return [(*self.tensors(piece), count() / max(answers, 1.0)) for piece in self.pieces(own)]
+        return [(*self.tensors(piece), count() / max(answers, 1.0), horizon) for piece in self.pieces(own)]
 
     def pack(self, place: int) -> list[Example]:
         """The rows of a pack."""
@@ -114,11 +114,13 @@ class Answers:
         return ids, positions, at, goals[at]
 
     def loss(
-        self, model: nn.Module, ids: Tensor, positions: Tensor | None, at: Tensor, goals: Tensor, scale: float
-    ) -> tuple[Tensor, Tensor]:
+        self, model: nn.Module, ids: Tensor, positions: Tensor | None, at: Tensor, goals: Tensor, scale: float,
+        horizon: int | None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         device = next(self.model.parameters()).device
         ids, at, goals = (_sent(x, device) for x in (ids, at, goals))
-        logits = self.logits(model, ids, at, {} if positions is None else {"position_ids": _sent(positions, device)})
+        options = {} if positions is None else {"position_ids": _sent(positions, device)}
+        logits = self.logits(model, ids, at, options | at_horizon(horizon))
         logits = logits.to(working_dtype(logits.dtype))
         return nn.functional.cross_entropy(logits, goals, reduction="sum") * scale, torch.zeros(0, device=device)
 

@@ -69,7 +69,7 @@ def restore_model(
 
 
 def read_like(tensors: Mapping[str, Tensor], key: str, like: Tensor, source: str) -> Tensor:
-    """This process's piece of a tensor that is kept: numbers, in the shape of another."""
+    """Read this process's piece of a stored tensor, which must have numbers and the shape of `like`."""
     piece = own_piece(like)
     whole = tensors.shape(key) if isinstance(tensors, Parts) else tuple(tensors[key].shape)
     value = None
@@ -100,7 +100,7 @@ def check_carried(tensors: Mapping[str, Tensor], carried: dict[str, Tensor], sou
         value = tensors.get(f"task/{name}")
         if value is None or value.shape != x.shape or value.dtype != x.dtype or not value.isfinite().all():
             shown = f"no task/{name}" if value is None else f"task/{name}, {value.dtype} {tuple(value.shape)}"
-            fail(source, "must hold the tensors that the last step handed on", shown, DAMAGED, code="damaged")
+            fail(source, "must hold the tensors that one step passes to the next", shown, DAMAGED, code="damaged")
 
 
 def random_states() -> dict[str, Tensor]:

@@ -88,7 +88,7 @@ def _agree(origin: dict[str, Any]) -> None:
 
 
 def _make_in(folder: Path, config: FineTuning, tokenizer: Any, origin: dict[str, Any], begun: bool) -> None:
-    """New examples in the folder."""
+    """Make the examples anew, in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     clear(folder)
     with replacing(folder / DATA) as new:

@@ -75,7 +75,7 @@ def tokenize(messages: Messages, tokenizer: Any) -> Example:
 
 
 def _tokenized(many: list[Messages], tokenizer: Any) -> list[Example | ValueError]:
-    """`tokenize` for many conversations, which is faster. Errors are returned."""
+    """Tokenize many conversations at once, which is faster than `tokenize`. Errors are returned."""
     if tokenizer.chat_template is None:
         return [_plain(messages, tokenizer) for messages in many]
     turns = [
@@ -102,7 +102,7 @@ def _tokenized(many: list[Messages], tokenizer: Any) -> list[Example | ValueErro
 
 
 def _plain(messages: Messages, tokenizer: Any) -> Example:
-    """Without a chat template."""
+    """Make an example with a tokenizer that has no chat template."""
     parts = without_template(messages, tokenizer)
     labels = [ids if role == "assistant" else [IGNORED] * len(ids) for ids, role in parts]
     return Example([token for ids, _ in parts for token in ids], [label for part in labels for label in part])
@@ -141,7 +141,7 @@ def prepare(
 ) -> Examples:
     """All rows as examples, in a list, or in a `store` that can append and has a length. Rows without an answer are an
     error that names them; rows of more than `max_length` tokens are left out and counted; an error if none is left."""
-    kept: Any = [] if store is None else store
+    examples: Any = [] if store is None else store
     faults = list[str]()
     tokens = learned = longest = too_long = overlong = largest = 0
     for row, example in _examples(source, tokenizer, system):
@@ -152,7 +152,7 @@ def prepare(
         if max_length is not None and length > max_length:
             too_long, overlong = too_long + 1, max(overlong, length)
             continue
-        kept.append(example)
+        examples.append(example)
         longest = max(longest, length)
         tokens += length
         learned += length - example.labels.count(IGNORED)
@@ -162,13 +162,13 @@ def prepare(
         remedy = "Correct these rows or take them out of the data."
         rule = "must have a prompt and an answer in every row"
         fail("data", rule, "; ".join(faults[:SHOWN]) + more, remedy, "bad-data")
-    if not len(kept):
+    if not len(examples):
         if too_long:
             remedy = f"Raise max_length; the longest row has {overlong:,} tokens."
             rule = "must leave at least one example"
             fail("max_length", rule, f"{max_length} ({too_long:,} rows too long)", remedy, "too-long")
         fail("data", "must have at least one row", "none", "Check the file.", "no-data")
-    return Examples(kept, tokens, learned, longest, too_long, overlong, largest)
+    return Examples(examples, tokens, learned, longest, too_long, overlong, largest)
 
 
 def check_examples(examples: Examples, model: Any, max_length: int | None) -> None:

@@ -35,7 +35,7 @@ class Objective(Protocol):
 
     steps: int
     counts: int  # numbers that `loss` counts
-    carried: dict[str, Tensor]  # handed on from step to step, changed in place and kept in checkpoints
+    carried: dict[str, Tensor]  # passed from step to step, changed in place, saved in checkpoints
 
     def rate(self, step: int) -> float:
         """The learning rate of a step. Groups of parameters have a share of it."""
@@ -48,14 +48,14 @@ class Objective(Protocol):
         the log, (counts,)."""
 
     def news(self, step: int, steps: int, loss: float, counted: list[float]) -> dict[str, float]:
-        """For the log: of the last `steps` steps up to `step`, over all processes."""
+        """The numbers of a line of the log: the last `steps` steps up to `step`, over all processes."""
 
     def describe(self, news: dict[str, float]) -> str:
-        """The same numbers as text, for the progress bar."""
+        """Put the numbers of `news` as text for the progress bar."""
 
 
 class Learner:
-    """Its state after a step depends on the objective and the seed alone.
+    """Trains one model. Its state after a step depends on the objective and the seed alone.
 
     A captured step, with its optimizer, is one CUDA graph. It is replayed on a stream of its own, so learners on one
     GPU run side by side (and then share the GPU's random numbers, for dropout).
@@ -100,13 +100,13 @@ class Learner:
         self.bf16 = bf16 and not sharded  # FSDP2 does it
         self._trained = trained_parameters(self.model)
         self.average = [p.detach().clone() for p in self._trained.values()] if ema else []
-        self.sums = torch.zeros(2 + objective.counts, device=self.device)  # of loss, norm of the gradients, counts
+        self.sums = torch.zeros(2 + objective.counts, device=self.device)  # loss, norm of the gradients, counts
         self._since = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stream = torch.cuda.Stream() if captured else None
         # a captured step reads its batch here
         self._fixed = [x.clone() for x in objective.begin(0)[0]] if captured else []
-        seed_all(seed)  # of dropout
+        seed_all(seed)  # random numbers of dropout
 
     def advance(self) -> None:
         """Take one step."""

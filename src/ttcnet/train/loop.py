@@ -38,10 +38,10 @@ class Trainable(Protocol):
         """Numbers since the last call, for the log. One that is not finite may be an error."""
 
     def describe(self, news: dict[str, float]) -> str:
-        """The same numbers as text, for the progress bar."""
+        """Put the numbers of `news` as text for the progress bar."""
 
     def state(self) -> dict[str, Tensor]:
-        """For a checkpoint: tensors that are spread over processes, or the same in all."""
+        """The content of a checkpoint: tensors that are spread over processes, or the same in all."""
 
     def restore(self, tensors: Mapping[str, Tensor], step: int, source: str) -> None:
         """Restore a state that `state` returned after a step. `source` names the checkpoint in messages."""

@@ -38,7 +38,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> N
     (spread,) = any_of_all(any(map(is_spread, tensors.values())))
     parts = count() if spread else 1
     facts = facts | {"parts": parts, "save": of_first(secrets.token_hex(8))}
-    own, pieces, kept = part_of(path, rank()), dict[str, Any](), dict[str, Tensor]()
+    own, pieces, values = part_of(path, rank()), dict[str, Any](), dict[str, Tensor]()
     for name, tensor in tensors.items():
         piece = own_piece(tensor)
         if is_spread(tensor):
@@ -46,16 +46,16 @@ def write(path: Path, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> N
         elif not is_first_process():
             continue
         if piece.values.numel() or not is_spread(tensor):
-            kept[name] = piece.values
-    content = facts | {"pieces": {name: pieces[name] for name in kept if name in pieces}}
+            values[name] = piece.values
+    content = facts | {"pieces": {name: pieces[name] for name in values if name in pieces}}
     if is_first_process():
         with replacing(path) as new, together():
-            tensor_file.write(new, kept, content)
+            tensor_file.write(new, values, content)
         return
     try:
         with together():
             if parts > 1:
-                tensor_file.save(own, kept, content)
+                tensor_file.save(own, values, content)
     except SystemExit:
         with suppress(FileNotFoundError):
             own.unlink()
@@ -63,7 +63,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> N
 
 
 def delete(path: Path) -> None:
-    """A checkpoint with its parts."""
+    """Delete a checkpoint and its parts."""
     path.unlink()
     for part in path.parent.glob(f"{path.stem}.part-*{path.suffix}"):
         part.unlink(missing_ok=True)
@@ -120,11 +120,11 @@ class Parts(Mapping[str, Tensor]):
         return self.read(name, tuple(slice(0, size) for size in self.shape(name)))
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of the whole tensor."""
+        """The shape of the whole tensor."""
         return self._shapes[name]
 
     def read(self, name: str, where: tuple[slice, ...]) -> Tensor:
-        """A part of a tensor."""
+        """Read the part `where` of a tensor."""
         start, size = tuple(part.start for part in where), tuple(part.stop - part.start for part in where)
         found: Tensor | None = None
         missing = 1

@@ -1,6 +1,6 @@
 """A run: one folder with its lock, settings.json, log.jsonl, checkpoints and results.
 
-settings.json holds the settings, flat, and under "provenance" the command, commit, versions and machine.
+`ttcnet.run_folder` has what it shares with other runs: settings.json, and its comparison when the run is resumed.
 A checkpoint is checkpoint-STEP.safetensors, with parts beside it if a model is spread over processes (`parts`).
 """
 
@@ -15,22 +15,19 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ttcnet.environment import provenance
 from ttcnet.errors import fail, whole_number
 from ttcnet.machine.processes import check_shared, is_first_process, of_first, rank, together
-from ttcnet.settings import check_settings
+from ttcnet.run_folder import SETTINGS, RunFolder, settings_of
 from ttcnet.storage import tensor_file
 from ttcnet.storage.locking import owned
-from ttcnet.storage.reading import check_fields, read_json
-from ttcnet.storage.writing import put, temporary, write_bytes, write_json
+from ttcnet.storage.reading import check_fields
+from ttcnet.storage.writing import put, temporary, write_bytes
 from ttcnet.terminal.console import tell
 
 from . import parts
 from .parts import Parts
 
-SETTINGS, LOG, PROVENANCE = "settings.json", "log.jsonl", "provenance"
-OLDER_SETTINGS = "config.json"  # in results that were published before
-REMEDY = "Restore it, or choose another folder."
+LOG = "log.jsonl"
 FORMAT = 2  # of checkpoints; older formats were folders checkpoint-STEP and files checkpoint.safetensors
 
 
@@ -42,19 +39,15 @@ class Checkpoint(NamedTuple):
     tensors: Parts
 
 
-class Run:
+class Run(RunFolder):
     """The folder of a run. It is locked inside a `with` block.
 
     Args:
         folder: made if it does not exist.
         settings: fit for JSON. Once there is a checkpoint or a result, others are refused.
         results: names of the results in the folder, which the run writes at its end.
-        may_grow: settings that may be greater when the run is resumed, such as steps.
-        defaults: values of settings that older folders lack.
-        free: settings that may change, and are not compared.
         keep: checkpoints to keep, the last ones.
-        program: the command that settings.json names.
-        packages: further packages whose versions settings.json names.
+        others: arguments of `RunFolder`.
     """
 
     def __init__(
@@ -63,17 +56,11 @@ class Run:
         settings: Mapping[str, Any],
         *,
         results: Sequence[str],
-        may_grow: Sequence[str] = (),
-        defaults: Mapping[str, Any] | None = None,
-        free: Sequence[str] = (),
         keep: int = 1,
-        program: str = "ttcnet",
-        packages: Sequence[str] = (),
+        **others: Any,
     ) -> None:
-        self.folder, self.settings = folder, json.loads(json.dumps(dict(settings)))
-        self.results, self.may_grow, self.free, self.keep = results, may_grow, free, keep
-        self.defaults = json.loads(json.dumps(dict(defaults or {})))
-        self._program, self._packages = program, packages
+        super().__init__(folder, settings, **others)
+        self.results, self.keep = results, keep
         self._open = ExitStack()
 
     def __enter__(self) -> Run:
@@ -119,24 +106,8 @@ class Run:
 
     def check_settings(self) -> dict[str, Any]:
         """Fail if the run was begun with other settings. Returns those that have grown, with their earlier values."""
-        then, grown = self._settings_before(), dict[str, Any]()
-        if then is None:
-            return grown
-        then = self.defaults | then
-        for name in self.may_grow:
-            before, now = then.get(name), self.settings.get(name)
-            if before != now and all(isinstance(number, int | float) for number in (before, now)):
-                then[name], grown[name] = now, before
-        then, now = ({k: v for k, v in each.items() if k not in self.free} for each in (then, self.settings))
-        check_settings(self.folder, then, now)
-        for name, before in grown.items():
-            if self.settings[name] < before:
-                rule, remedy = (
-                    f"must be those of the run in {self.folder}, {before}, or more",
-                    "A run cannot be shortened.",
-                )
-                fail(name, rule, self.settings[name], remedy, code="settings-changed")
-        return grown
+        then = self._settings_before()
+        return {} if then is None else self.compare(then)
 
     def _settings_before(self) -> dict[str, Any] | None:
         """The settings of the run in the folder, if one was begun."""
@@ -156,27 +127,13 @@ class Run:
                 "length."
             )
         if is_first_process() and (grown or not self.begun or not (self.folder / SETTINGS).exists()):
-            extended = self._noted().get("extended", []) if self.begun else []
-            others = {"extended": [*extended, grown]} if grown else {}
-            self._write_settings(others)
-
-    def _write_settings(self, others: dict[str, Any]) -> None:
-        write_json(self.folder / SETTINGS, self.settings | {PROVENANCE: self.provenance() | others})
-
-    def provenance(self) -> dict[str, Any]:
-        """Command, commit, versions and machine of this process."""
-        return provenance(*self._packages, program=self._program)
+            extended = self.noted().get("extended", []) if self.begun else []
+            self.write_settings({"extended": [*extended, grown]} if grown else None)
 
     def note(self, **facts: Any) -> None:
         """Add facts to the provenance of the run."""
         if is_first_process():
-            write_json(self.folder / SETTINGS, self.settings | {PROVENANCE: self._noted() | facts})
-
-    def _noted(self) -> dict[str, Any]:
-        file = self.folder / SETTINGS
-        found = read_json(file, REMEDY).get(PROVENANCE, {}) if file.exists() else {}
-        check_fields(f"{file}: {PROVENANCE}", found, REMEDY)
-        return found
+            self.add_facts(facts)
 
     def checkpoints(self) -> list[Path]:
         """The files of all checkpoints, the last one last."""
@@ -258,13 +215,3 @@ class Run:
                 put(new, path)
         finally:
             shutil.rmtree(new, ignore_errors=True)
-
-
-def settings_of(folder: Path) -> dict[str, Any]:
-    """The settings of the run in a folder; empty if there are none."""
-    for name in (SETTINGS, OLDER_SETTINGS):
-        if (folder / name).exists():
-            found = read_json(folder / name, REMEDY)
-            found.pop(PROVENANCE, None)
-            return found
-    return {}

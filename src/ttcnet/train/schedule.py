@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-UNDECAYED = ("A_log", "D", "ridge")  # of mixers: rates, to which zero is no natural value
+UNDECAYED = ("A_log", "D", "ridge")  # rates of mixers, which have no reason to shrink to zero
 
 
 def warm_up_and_cosine(step: int, steps: int, highest: float, lowest: float, warm_up: float) -> float:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any, get_type_hints
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from ttcnet.bounds import check_seed
 from ttcnet.errors import fail
 from ttcnet.nn.horizon import parse
 from ttcnet.nn.options import check_insert, parse_interleave
 from ttcnet.settings import check_type
+
+if TYPE_CHECKING:
+    from ttcnet.adapter import TTCAdapterConfig
 
 TRAINED = ("inserted", "all", "lora")
 WEIGHTS = ("float32", "bfloat16")
@@ -126,6 +130,13 @@ class FineTuning:
         if self.train == "inserted" and self.adapter is None:
             remedy = 'Pass train="all", or an adapter.'
             fail("train", "must not be 'inserted' without inserted layers", self.train, remedy, "conflict")
+
+    @cached_property
+    def inserted(self) -> TTCAdapterConfig | None:
+        """The layers to insert; None for plain fine-tuning."""
+        from ttcnet.adapter.config import TTCAdapterConfig  # late, since it takes seconds
+
+        return None if self.adapter is None else TTCAdapterConfig.from_dict(self.adapter)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -12,15 +12,14 @@ import torch
 from torch import nn
 
 from ttcnet import adapter
-from ttcnet.adapter import TTCAdapterConfig
 from ttcnet.command_options import usable
 from ttcnet.errors import fail
 from ttcnet.machine.processes import count, is_first_process, join_job, of_first, rank, together
 from ttcnet.machine.torch_settings import avoid_cudnn, compiling_up_to
 from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.models.sharded_loading import without_weights
-from ttcnet.nn import ttc_layers
 from ttcnet.nn.horizon import parse
+from ttcnet.nn.inserted import inserted_kinds
 from ttcnet.nn.options import CONTEXTS
 from ttcnet.terminal.console import tell
 
@@ -80,10 +79,7 @@ def _fine_tune(config: FineTuning, run: Run, device: str, model: Any, tokenizer:
     if fill is not None:
         fill(model)
     trained = learner(model, examples.rows, config, device)
-    own = (
-        adapter.horizon(model, model.config.horizon) if ttc_layers(model) else nullcontext()
-    )  # not that of the last step
-    with own, _compiling(config), tracking(config.report_to, run.folder) as report:
+    with _compiling(config), tracking(config.report_to, run.folder) as report:
         loop.train((run, trained), every=config.log_every, save_every=config.save_every, report=report)
     save_result(trained.model, tokenizer, config, run)
     if examples.too_long:
@@ -115,10 +111,9 @@ def _settings(config: FineTuning) -> dict[str, Any]:
 def _check(config: FineTuning) -> None:
     """Check all that can be checked before anything is loaded."""
     check_launcher()
-    inserted = TTCAdapterConfig.from_dict(config.adapter) if config.adapter is not None else None
-    if config.packing and inserted is not None and inserted.remembers:
+    if config.inserted is not None and config.inserted.remembers and config.packing:
         remedy = "Pass packing=false."
-        rule = f"must be off with {inserted.insert}, which carries its memory across rows"
+        rule = f"must be off with {config.inserted.insert}, which carries its memory across rows"
         fail("packing", rule, True, remedy, "stateful")
     if config.batch % (config.device_batch * count()):
         rule = f"must be a multiple of device_batch {config.device_batch} times {count()} processes"
@@ -144,11 +139,12 @@ def _load(config: FineTuning, trust_remote_code: bool) -> tuple[Any, Callable[[n
 
 def _insert(model: Any, config: FineTuning) -> Any:
     torch.manual_seed(config.seed)
-    if config.adapter is not None:
-        if (there := getattr(model.config, "inserted", None)) is not None:
+    if config.inserted is not None:
+        if there := inserted_kinds(model):
+            rule = "must be none for a model that has its layers already"
             remedy = 'Pass --insert none, or adapter = "none".'
-            fail("insert", "must be none for a model that has its layers already", there, remedy, "has-layers")
-        adapter.insert(model, TTCAdapterConfig.from_dict(config.adapter))
+            fail("insert", rule, ", ".join(sorted(there)), remedy, "has-layers")
+        adapter.insert(model, config.inserted)
         for parameter in adapter.parameters(model).values():
             wide = torch.promote_types(parameter.dtype, torch.float32)  # though the base may be in bfloat16
             parameter.data = parameter.data.to(wide)
@@ -157,7 +153,7 @@ def _insert(model: Any, config: FineTuning) -> Any:
             part.compile(backend=COMPILER)
     if config.train == "lora":
         model = add_lora(model, config.lora_rank)
-    if config.adapter is not None and config.train != "all":
+    if config.inserted is not None and config.train != "all":
         adapter.freeze_base(model)
     return model
 

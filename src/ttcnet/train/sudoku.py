@@ -13,6 +13,7 @@ from ttcnet.errors import fail
 from ttcnet.machine.processes import count, is_first_process, rank
 from ttcnet.models import TTCNetForCellClassification
 from ttcnet.nn.context import BASES
+from ttcnet.nn.inserted import inserted_parameters
 from ttcnet.storage.tensor_file import digest
 from ttcnet.tasks.sudoku.data import Boards
 from ttcnet.tasks.sudoku.feed import Feed
@@ -103,14 +104,13 @@ def learner(config: SudokuTraining, boards: Boards, device: torch.device | str =
             block.compile(dynamic=False)
         if model.model.recall is not None:
             model.model.recall.compile(dynamic=False)
-    inserted = [parameter for name, parameter in model.named_parameters() if ".inserted." in name]
     share = 1.0 if config.inserted_lr is None or not config.lr else config.inserted_lr / config.lr
     bases = () if config.decay_bases else BASES
 
     def spared(name: str) -> bool:
         return "embed" in name or name.rpartition(".")[2] in bases
 
-    groups = parameter_groups(model, config.weight_decay, spared=spared, apart=inserted, share=share)
+    groups = parameter_groups(model, config.weight_decay, spared=spared, apart=inserted_parameters(model), share=share)
     options: dict[str, Any] = dict(seed=config.seed, clip=config.clip, ema=config.ema)
     captured = on_gpu and count() == 1 and config.context != "system"
     return Learner(objective, model, groups, place, bf16=on_gpu, captured=captured, **options)

@@ -16,7 +16,7 @@ from tests.train import tiny
 from ttcnet.cli import app
 from ttcnet.evaluate.analysis.alignment import path_mean, similarity, summary
 from ttcnet.evaluate.analysis.trajectories import Question, generated, questions, trajectories, written
-from ttcnet.evaluate.runs.storage import RunFolder
+from ttcnet.evaluate.runs.storage import Generations
 from ttcnet.lqr import solve
 from ttcnet.nn import ttc_layers
 from ttcnet.storage.reading import Row, rows
@@ -142,7 +142,7 @@ def test_questions_are_asked_as_in_training_and_none_is_lost_in_silence():
 
 def test_answers_of_an_evaluation_are_chains_of_thought(tmp_path):
     problems = [{"number": k, "text": f"1 + {k} = ?", "answer": str(k + 1)} for k in (1, 2)]
-    store = RunFolder(tmp_path, {"system": "the answer ?"}, problems)
+    store = Generations(tmp_path, {"system": "the answer ?"}, problems)
     texts = {(1, 0): "the answer is 2", (1, 1): "2", (2, 0): " ", (2, 1): "is 3 the answer"}
     store.append(
         GENERATION | dict(problem=problem, sample=sample, horizon=8, text=text, finish="stop")

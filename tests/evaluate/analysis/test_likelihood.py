@@ -27,7 +27,7 @@ def examples(tmp_path):
 
 
 def one_by_one(net, example):
-    """By the definition: each token after the tokens before it."""
+    """Compute the likelihood by its definition: each token after the tokens before it."""
     total, tokens = 0.0, 0
     with torch.no_grad():
         for place in range(1, len(example.input_ids)):

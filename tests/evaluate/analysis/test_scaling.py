@@ -69,8 +69,8 @@ def test_a_server_can_do_all_but_the_horizon(tmp_path):
         words += ["--system", "Think."]
         ttcnet(*words)
         assert seen[0]["messages"][0] == {"role": "system", "content": "Think."}
-        assert "there are no TTC layers here" in ttcnet(*words, "--horizon", "8", code=1)
-        assert "there are no TTC layers here" in ttcnet(*words, "--method", "horizon", code=1)
+        assert told(ttcnet(*words, "--horizon", "8", code=1), "no-layers", "horizon", "8")
+        assert told(ttcnet(*words, "--method", "horizon", code=1), "no-layers", "method horizon")
     rows = list(csv.DictReader((tmp_path / "out" / "scaling.csv").read_text().splitlines()))
     assert [row["method"] for row in rows] == ["horizon", *["best-of-n"] * 2, *["self-consistency"] * 2, "tree"]
     assert {row["accuracy"] for row in rows} == {"0.5"}

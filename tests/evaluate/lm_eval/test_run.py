@@ -221,13 +221,13 @@ def test_answers_of_a_model_that_was_trained_since_are_not_taken(place, tmp_path
     net.save_pretrained(tmp_path / "whole")
     refused = command(*call, base=tmp_path / "whole")
     assert refused.exit_code == 1
-    assert "'weights':" in refused.output
+    assert told(refused.output, "settings-changed", "settings", "'weights':")
 
 
 def test_programs_of_a_model_run_only_when_told_to(place, tmp_path, monkeypatch):
     refused = command(place, tmp_path, task="writing")
     assert refused.exit_code == 1
-    assert "--run-code" in refused.output
+    assert told(refused.output, "bad-task", "tasks", "'writing'")
     assert not (tmp_path / "results.json").exists()
     monkeypatch.delenv(lm_run.ALLOWED, raising=False)
     seen, evaluate = [], lm_run.simple_evaluate

@@ -68,6 +68,18 @@ def test_other_settings_are_refused(tmp_path):
         run(Scripted(right), config(examples=[Example(1, "1 + 1 = ?", "3"), *EXAMPLES[1:]]), tmp_path)
 
 
+def test_the_settings_have_provenance_and_older_folders_lack_it(tmp_path):
+    run(Scripted(right), config(), tmp_path)
+    file = tmp_path / "settings.json"
+    record = json.loads(file.read_text())
+    assert {"command", "commit", "versions", "machine"} <= record.pop("provenance").keys()
+    assert "provenance" not in summarise(tmp_path, TASK)["settings"]
+    file.write_text(json.dumps(record))
+    assert run(Scripted(right), config(), tmp_path) == 0
+    with raises("settings-changed", "settings", r"max_tokens.*\(16, 17\)"):
+        run(Scripted(right), config(max_tokens=17), tmp_path)
+
+
 def test_a_damaged_line_is_named(tmp_path):
     run(Scripted(right), config(), tmp_path)
     file = tmp_path / "generations.0.jsonl"
@@ -173,7 +185,7 @@ def test_problems_with_half_a_letter_are_refused():
 
 
 def test_puzzles_of_countdown_are_graded_by_their_numbers(tmp_path):
-    """Not by their answer, an expression, whose value is no secret: it is the target, which the problem names."""
+    """Their answer, an expression, does not serve: its value is the target, which the problem names."""
     rows = [row(puzzle) for puzzle in make(3, Difficulty(), split="test")]
     file = write(tmp_path / "puzzles.jsonl", *rows)
     task = find(str(file))

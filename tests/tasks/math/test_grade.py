@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from tests.raising import raises
 from ttcnet.tasks.math import Graders, Verdict, grade, verdict
 
 SAME = [
@@ -154,7 +155,7 @@ def test_a_comparison_that_never_ends_is_stopped_and_the_next_answer_graded():
 
 def test_a_grader_that_ends_is_no_verdict(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with Graders(1) as graders, pytest.raises(RuntimeError, match="the grader ended with 1 before it began"):
+    with Graders(1) as graders, raises("failed", "grader", "1"):
         graders.verdicts([("42", "42")])
 
 
@@ -189,7 +190,7 @@ def test_a_script_needs_no_guard_and_ends(tmp_path):
 
 @pytest.mark.slow
 def test_ten_thousand_answers_in_a_minute_on_two_cores():
-    """By processor time, which does not depend on what else the machine is doing."""
+    """The time is the processor's, which does not depend on what else the machine is doing."""
     pairs = [
         (rf"\frac{{{number}}}{{{number % 97 + 2}}}", rf"we get $x = \boxed{{\dfrac{{{number}}}{{{number % 89 + 2}}}}}$")
         for number in range(10_000)

@@ -355,7 +355,7 @@ def test_commands(model, tmp_path):
 
 
 def test_of_many_solutions_any_is_right(model, tmp_path, monkeypatch):
-    """Also one that the exact solver does not come to first."""
+    """A solution is right even if the exact solver does not find it first."""
     model.save_pretrained(tmp_path)
     (solution,) = generate(1, seed=0).solutions
     two = "1" + "." * 80

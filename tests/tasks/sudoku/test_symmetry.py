@@ -29,7 +29,7 @@ def only(*kinds):
 
 
 def moved(kind, count, *kinds, seed=0):
-    """Where the cells of `count` boards are taken from, by boards that hold no digits but the numbers of the cells."""
+    """The cells that those of `count` boards are taken from: the boards hold the numbers of the cells as digits."""
     cells = np.tile(np.arange(81), (count, 1))
     cells = cells if kind == "numpy" else torch.from_numpy(cells)
     return np.asarray(sudoku.augment(cells, cells, generator(kind, seed), **only(*kinds))[0])

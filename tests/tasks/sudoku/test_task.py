@@ -43,7 +43,7 @@ def test_cells_are_those_that_were_blank():
 
 
 def test_figures_are_those_of_score(tmp_path):
-    """By the same formulas as models of cells are judged by: a file of boards, the second with a row reversed."""
+    """The formulas are those for models of cells. The second board of the file has a row reversed."""
     boards = generate(3, seed=0)
     boards.write(tmp_path / "boards.csv")
     task = find(str(tmp_path / "boards.csv"))

@@ -32,7 +32,7 @@ from ..engines.local import load
 from .trajectories import Questions, generated, questions, trajectories, written
 
 PLANS = ("plan", "start")  # aligned with the text: planned states; for comparison, their first state at every step
-DRAWS = 10_000  # of the bootstrap
+DRAWS = 10_000  # draws of the bootstrap
 
 
 def path_mean(scores: Tensor) -> Tensor:
@@ -137,7 +137,8 @@ def report(
 
 @torch.no_grad()
 def measure(model: Any, asked: Questions, steps: int, console: Console) -> dict[str, dict[str, Tensor]]:
-    """For every layer and for each of PLANS, similarities (N, N): the plan of a question with the text of another."""
+    """Compare the plan of every question with the text of every question: similarities (N, N), for every layer and
+    each of PLANS."""
     count = len(asked.questions)
     with Bar(console=console) as progress:
         found = list(progress.track(trajectories(model, asked.questions, steps), count, description="planning"))
@@ -180,7 +181,7 @@ def table(found: dict[str, Any]) -> list[str]:
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
-    """Same-question and random pairs, by layer, with their intervals."""
+    """Draw the similarity of same-question and of random pairs, by layer, with intervals."""
     require("matplotlib", "plot", "Drawing the alignment").use("Agg")
     pyplot = require("matplotlib.pyplot", "plot", "Drawing the alignment")
     entries = [*found["layers"], found["all layers"] | {"module": "all"}]

@@ -28,7 +28,7 @@ class Likelihood:
         horizon: of TTC layers; None if there are none, or if they kept their own.
         per_token: over all tokens; the interval treats whole solutions as the sample.
         per_solution: of sums over the tokens of a solution.
-        each: those sums, in the order of the examples, to compare models problem by problem.
+        each: those sums, in the order of the examples, to compare models example by example.
     """
 
     horizon: int | None
@@ -39,7 +39,7 @@ class Likelihood:
     each: tuple[float, ...] = field(repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON, without `each`."""
+        """The fields as a dictionary for JSON, without `each`."""
         return {name: value for name, value in asdict(self).items() if name != "each"}
 
 
@@ -74,7 +74,7 @@ def likelihoods(
 def log_likelihoods(
     model: Any, examples: Sequence[Example], *, tokens: int = TOKENS, watch: Callable[[int], None] = lambda _: None
 ) -> Tensor:
-    """For each example, the sum over the tokens of its answers, (examples,) in float64 on the CPU."""
+    """The log-likelihood of the answers in each example, a sum over tokens: (examples,) in float64 on the CPU."""
     device = next(model.parameters()).device
     sums = torch.empty(len(examples), dtype=torch.float64)
     for places in batches([len(example.input_ids) for example in examples], tokens):
@@ -96,5 +96,5 @@ def log_likelihoods(
 
 
 def answer_tokens(examples: Sequence[Example]) -> list[int]:
-    """For each example, the number of tokens that count."""
+    """The number of tokens that count in each example."""
     return [sum(label != IGNORED for label in example.labels[1:]) for example in examples]

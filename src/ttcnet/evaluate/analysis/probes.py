@@ -56,14 +56,14 @@ def probe(
     for layer in range(len(layers)):
         for when in range(len(learnt[0][layer])):
             for place, step in enumerate(steps):
-                fitted, judged = ((states[layer][when][:, place], labels) for states, labels in (learnt, held_out))
-                yield Probe(layer, when, step, _accuracy(fitted, judged, iterations))
+                fitted, tested = ((states[layer][when][:, place], labels) for states, labels in (learnt, held_out))
+                yield Probe(layer, when, step, _accuracy(fitted, tested, iterations))
 
 
 @torch.no_grad()
 def planned_states(model: nn.Module, data: Labelled, steps: tuple[int, ...]) -> tuple[list[list[Tensor]], Tensor]:
-    """For every TTC layer and every time that it is at work, the states of all tokens that count at the given planning
-    steps, (tokens, steps, heads * n); and the labels of those tokens, (tokens,)."""
+    """The states that TTC layers plan, and the labels of the tokens, (tokens,). There is one tensor of states for every
+    call of every layer: all tokens that count, at the given planning steps, (tokens, steps, heads * n)."""
     device = next(model.parameters()).device
     layers = [*ttc_layers(model).values()]
     found: list[list[list[Tensor]]] = [[] for _ in layers]  # by layer, part of the rows, time

@@ -16,7 +16,7 @@ from ..runs.storage import Line
 
 
 def by_problem(lines: list[Line]) -> dict[int, list[Line]]:
-    """The samples that have an answer, in order, by problem."""
+    """The samples that have an answer, in order, by example."""
     found = defaultdict[int, list[Line]](list)
     for line in sorted(lines, key=lambda line: line["sample"]):
         if line["verdict"] != FAILED:

@@ -16,7 +16,7 @@ from ttcnet.nn import TTCLayer, ttc_layers
 from ttcnet.storage.reading import Row
 from ttcnet.tasks.chat import conversation, prompt, question
 
-from ..runs.storage import generations, problems_of, settings_of
+from ..runs.storage import evaluation_settings, generations, problems_of
 
 
 class Text(NamedTuple):
@@ -27,7 +27,7 @@ class Text(NamedTuple):
 
 
 class Question(NamedTuple):
-    """The same as tokens."""
+    """The tokens of a question and of its chain of thought."""
 
     prompt: list[int]
     thought: list[int]
@@ -41,8 +41,8 @@ class Questions(NamedTuple):
 
 
 class Trajectory(NamedTuple):
-    """Of one layer: the plan of the first token of the answer, (T, size), where it starts, (size,), and the states of
-    the tokens after it, (L, size)."""
+    """What one layer plans and what then happens: the plan of the first token of the answer, (T, size), the state that
+    it starts from, (size,), and the states of the tokens after it, (L, size)."""
 
     plan: Tensor
     start: Tensor
@@ -50,7 +50,7 @@ class Trajectory(NamedTuple):
 
 
 def written(source: Iterable[Row]) -> Iterator[Text]:
-    """Of rows such as {"problem": ..., "solution": ...}; see `ttcnet.tasks.chat` for other names of the fields."""
+    """Read texts from rows such as {"problem": ..., "solution": ...}; `ttcnet.tasks.chat` has other names of fields."""
     for place, content in source:
         try:
             *before, last = conversation(content)
@@ -64,7 +64,7 @@ def written(source: Iterable[Row]) -> Iterator[Text]:
 
 def generated(folder: Path, steps: int | None = None) -> Iterator[Text]:
     """The answers in a folder of `ttcnet eval math`; of several horizons, those at `steps`."""
-    system, asked = settings_of(folder, system=str)["system"], problems_of(folder)
+    system, asked = evaluation_settings(folder, system=str)["system"], problems_of(folder)
     lines = generations(folder)
     known = list(dict.fromkeys(line["horizon"] for line in lines))
     if len(known) > 1 and steps not in known:
@@ -78,29 +78,30 @@ def generated(folder: Path, steps: int | None = None) -> Iterator[Text]:
 def questions(texts: Iterable[Text], tokenizer: Any, limit: int | None = None, longest: int | None = None) -> Questions:
     """The first `limit` questions, each once, tokenised as they would be asked and answered; the model takes `longest`
     tokens."""
-    kept: dict[str, Question] = {}
+    distinct: dict[str, Question] = {}
     left_out: Counter[str] = Counter()
     for messages, text in texts:
-        if len(kept) == limit:
+        if len(distinct) == limit:
             break
         asked, thought = prompt(messages, tokenizer), tokenizer(text, add_special_tokens=False).input_ids
         if len(thought) < 2:
             left_out["of less than two tokens"] += 1
         elif longest is not None and len(asked) + len(thought) > longest:
             left_out["too long for the model"] += 1
-        elif str(messages) in kept:
+        elif str(messages) in distinct:
             left_out["with a question that came before"] += 1
         else:
-            kept[str(messages)] = Question(asked, thought)
-    if len(kept) < 2:
-        found = f"{len(kept)} ({', '.join(f'{count} rows {why}' for why, count in left_out.items()) or 'no others'})"
+            distinct[str(messages)] = Question(asked, thought)
+    if len(distinct) < 2:
+        others = ", ".join(f"{count} rows {why}" for why, count in left_out.items()) or "no others"
+        found = f"{len(distinct)} ({others})"
         fail("data", "must have at least 2 questions", found, "Pass more: one's plan meets another's text.", "no-data")
-    return Questions([*kept.values()], left_out)
+    return Questions([*distinct.values()], left_out)
 
 
 @torch.no_grad()
 def trajectories(model: Any, asked: Iterable[Question], steps: int) -> Iterator[dict[str, Trajectory]]:
-    """For every question, the trajectory in every TTC layer, by name; all plans look `steps` ahead.
+    """Yield the trajectories of every question, one for each TTC layer by name; all plans look `steps` ahead.
 
     Plans and tokens meet in the space of the layer's states, all heads side by side: the state of a token is the start
     of its own plan, W_in norm(x), with x the residual stream where the layer reads it. The token that plans is not

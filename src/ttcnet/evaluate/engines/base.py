@@ -54,7 +54,7 @@ class Sampling:
     stop: tuple[str, ...] = ()
 
 
-Groups = Iterator[list[tuple[int, Answer]]]  # of answers, each with the index of its question
+Groups = Iterator[list[tuple[int, Answer]]]  # groups of answers, each with the index of its question
 Watch = Callable[[float], None]  # is told how many answers the current group amounts to so far
 
 

@@ -11,19 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ttcnet.adapter.folder import with_adapter
+from ttcnet.adapter.base_with_adapter import with_adapter
 from ttcnet.command_options import usable
 from ttcnet.errors import fail
+from ttcnet.machine.processes import local_rank
 from ttcnet.machine.torch_settings import avoid_cudnn
 from ttcnet.models.decoding import Decoded, decode, ends_of
-from ttcnet.models.horizon_and_loops import set_horizon
 from ttcnet.models.loading import causal_lm, tokenizer_of
 from ttcnet.nn import ttc_layers
 from ttcnet.tasks.chat import prompt
 
 from .base import CUT, Answer, Ask, Groups, Sampling, Watch, unwatched
 
-SHARE = 0.7  # of the free memory that a batch may take, by estimate
+SHARE = 0.7  # the share of free memory that a batch may take, by estimate
 
 
 class Local:
@@ -38,7 +38,8 @@ class Local:
         self.plans = bool(ttc_layers(model))
 
     def facts(self) -> dict[str, str]:
-        """With a number for the weights, by their first values: another model under the same name is noticed."""
+        """What a resumed run compares: name, and a hash of the first values of all weights, so that another model under
+        the same name is noticed."""
         total = hashlib.sha256()
         for name, weight in sorted(self.model.named_parameters()):
             total.update(f"{name} {tuple(weight.shape)} {weight.detach().flatten()[:8].tolist()}".encode())
@@ -50,13 +51,13 @@ class Local:
         room = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         longest = max(len(self.prompt(ask)) for ask in asks)
         if room is not None and longest + max_tokens > room:
-            remedy = f"Pass --max-tokens {room - longest} or less." if room > longest else "Leave out long problems."
+            remedy = f"Pass --max-tokens {room - longest} or less." if room > longest else "Leave out long examples."
             rule = f"must leave room for prompts of up to {longest} tokens in the {room} that the model takes"
             fail("max-tokens", rule, max_tokens, remedy, "too-long")
 
     def answers(self, asks: Sequence[Ask], how: Sampling, watch: Watch = unwatched) -> Groups:
-        if how.horizon is not None:
-            set_horizon(self.model, how.horizon)
+        if how.horizon is not None and not self.plans:
+            fail("model", "must have TTC layers for a horizon", self.name, "Leave the horizon out.", "no-layers")
         prompts = [self.prompt(ask) for ask in asks]
         waiting = sorted(range(len(asks)), key=lambda number: -len(prompts[number]))  # long ones may not fit: first
         most = self.most
@@ -68,6 +69,7 @@ class Local:
                     self.model, [prompts[number] for number in batch], [asks[number].seed for number in batch],
                     limit=how.max_tokens, temperature=how.temperature, ends=self.ends, pad=self.pad,
                     stopped=self._stopper(how.stop), watch=watch, names=[asks[number].name for number in batch],
+                    horizon=how.horizon,
                 )  # fmt: skip
             except torch.OutOfMemoryError:
                 if rows == 1:
@@ -83,7 +85,7 @@ class Local:
             ]
 
     def prompt(self, ask: Ask) -> list[int]:
-        """As in fine-tuning."""
+        """Make the tokens of a question, by the same chat template as fine-tuning."""
         return [*prompt(ask.messages, self.tokenizer), *self._prefix(ask)]
 
     def _prefix(self, ask: Ask) -> list[int]:
@@ -126,7 +128,7 @@ def load(
     avoid_cudnn()
     place = usable(device)
     if place == "cuda":
-        place = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+        place = f"cuda:{local_rank() % torch.cuda.device_count()}"
     dtype = torch.bfloat16 if place.startswith("cuda") else torch.float32
     tokenizer = tokenizer_of(model, trust_remote_code=trust_remote_code)
     net = causal_lm(model, dtype, trust_remote_code=trust_remote_code)

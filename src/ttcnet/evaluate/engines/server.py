@@ -25,7 +25,7 @@ class Server:
         return {"model": self.endpoint.model, "kind": "server", "dtype": "the server's"}
 
     def check(self, asks: Sequence[Ask], max_tokens: int) -> None:
-        """Nothing: the server checks the length itself."""
+        """Check nothing: the server checks the length itself."""
 
     def answers(self, asks: Sequence[Ask], how: Sampling, watch: Watch = unwatched) -> Groups:
         requests = [

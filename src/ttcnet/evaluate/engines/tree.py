@@ -19,7 +19,7 @@ A solution, as far as it goes:
 
 How likely is it that this leads to the right answer? Reply with one number, from 1 (impossible) to 10 (certain)."""
 NUMBER = re.compile(r"\d+")
-DIGITS = 4  # of a number that can be a rating
+DIGITS = 4  # the most digits of a number that can be a rating
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class _Search:
     """The search for one answer: its best thoughts, and its cost so far."""
 
     ask: Ask
-    kept: list[Thought] = field(default_factory=lambda: [Thought()])
+    thoughts: list[Thought] = field(default_factory=lambda: [Thought()])
     prompt_tokens: int = 0
     new_tokens: int = 0
     failure: str = ""
 
     def open(self) -> list[Thought]:
-        return [] if self.failure else [thought for thought in self.kept if not thought.whole]
+        return [] if self.failure else [thought for thought in self.thoughts if not thought.whole]
 
     def count(self, answer: Answer) -> None:
         self.prompt_tokens += answer.prompt_tokens or 0
@@ -59,7 +59,7 @@ class Tree:
     engine: Engine
     breadth: int = 2
     depth: int = 4
-    together: int = 32  # problems in a group
+    together: int = 32  # examples in a group
 
     @property
     def plans(self) -> bool:
@@ -104,34 +104,34 @@ class Tree:
         ]
         answers = self._ask([(search, ask) for search, _, ask in grown], how)
         for search in searches:
-            search.kept = [thought for thought in search.kept if thought.whole]
+            search.thoughts = [thought for thought in search.thoughts if thought.whole]
         for (search, before, _), answer in zip(grown, answers, strict=True):
             whole = answer.finish != CUT and "\n" not in answer.text  # a token may have more behind the end of a line
             thought = Thought(before.text + answer.text, whole)
-            if thought.text not in [other.text for other in search.kept]:
-                search.kept.append(thought)
+            if thought.text not in [other.text for other in search.thoughts]:
+                search.thoughts.append(thought)
 
     def _rate(self, searches: list[_Search], how: Sampling) -> None:
         """Let the model rate the new thoughts, and keep the best."""
         new = [
             (search, place, replace(search.ask, messages=_value(search.ask, thought)))
             for search in searches
-            for place, thought in enumerate([] if search.failure else search.kept)
+            for place, thought in enumerate([] if search.failure else search.thoughts)
             if thought.value is None
         ]
         answers = self._ask([(search, ask) for search, _, ask in new], how)
         for (search, place, _), answer in zip(new, answers, strict=True):
-            search.kept[place] = replace(search.kept[place], value=_number(answer.text))
+            search.thoughts[place] = replace(search.thoughts[place], value=_number(answer.text))
         for search in searches:
-            search.kept = sorted(search.kept, key=lambda thought: -(thought.value or 0.0))[: self.breadth]
+            search.thoughts = sorted(search.thoughts, key=lambda thought: -(thought.value or 0.0))[: self.breadth]
 
     def _finish(self, searches: list[_Search], how: Sampling) -> None:
         """Write the best thought of every search to its end."""
-        unfinished = [search for search in searches if not search.failure and not search.kept[0].whole]
-        asks = [(search, replace(search.ask, prefix=search.kept[0].text)) for search in unfinished]
+        unfinished = [search for search in searches if not search.failure and not search.thoughts[0].whole]
+        asks = [(search, replace(search.ask, prefix=search.thoughts[0].text)) for search in unfinished]
         for (search, _), answer in zip(asks, self._ask(asks, how), strict=True):
-            best = search.kept[0]
-            search.kept[0] = replace(best, text=best.text + answer.text, whole=answer.finish != CUT)
+            best = search.thoughts[0]
+            search.thoughts[0] = replace(best, text=best.text + answer.text, whole=answer.finish != CUT)
 
 
 def _seed(ask: Ask, level: int, place: int, branch: int) -> int:
@@ -152,5 +152,5 @@ def _number(text: str) -> float:
 def _answer(search: _Search) -> Answer:
     if search.failure:
         return Answer("", None, search.new_tokens, FAILED, note=search.failure)
-    best = search.kept[0]
+    best = search.thoughts[0]
     return Answer(best.text, search.prompt_tokens, search.new_tokens, "stop" if best.whole else CUT)

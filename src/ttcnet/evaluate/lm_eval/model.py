@@ -17,7 +17,7 @@ from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from ttcnet.adapter.folder import with_adapter
+from ttcnet.adapter.base_with_adapter import with_adapter
 from ttcnet.command_options import usable
 from ttcnet.errors import fail, not_finite
 from ttcnet.machine.torch_settings import avoid_cudnn

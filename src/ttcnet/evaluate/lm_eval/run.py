@@ -24,9 +24,8 @@ from ttcnet.errors import TTCNetError, check_integer, fail
 from ttcnet.machine.processes import is_first_process
 from ttcnet.model_names import loading, reason
 from ttcnet.models.loading import check_files, check_template
-from ttcnet.settings import check_settings
+from ttcnet.run_folder import RunFolder, settings_of
 from ttcnet.storage.locking import owned
-from ttcnet.storage.reading import read_json
 from ttcnet.storage.writing import write_json, write_lines
 from ttcnet.tasks import NAMES
 from ttcnet.terminal.console import tell
@@ -36,7 +35,6 @@ from .answer_cache import AnswerCache
 from .model import TTCNetLM
 from .our_tasks import config, is_ours
 
-SETTINGS = "settings.json"
 ALLOWED = "HF_ALLOW_CODE_EVAL"  # the package evaluate runs code only if it is set
 DEEPEST = 1000  # brackets
 SEED = 1234  # lm_eval's own
@@ -213,14 +211,13 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def _check_settings(settings: LMEvalConfig, model: TTCNetLM, out: Path) -> None:
-    """Those of the answers that are there, the model's weights included; kept from now on if there are none."""
+    """Compare settings and weights with those of the stored answers; if there are no answers, store the settings."""
     facts = Local(model.model, model.tokenizer, name=settings.model).facts()
-    now = _plain(asdict(settings) | facts)
-    remedy = "Restore it, or choose another folder."
-    before = read_json(out / SETTINGS, remedy) if any(out.glob("answers-*.jsonl")) else now
-    check_settings(out, before, now, "evaluation")
-    if is_first_process():
-        write_json(out / SETTINGS, now)
+    folder = RunFolder(out, asdict(settings) | facts, what="evaluation", packages=["lm_eval"])
+    if any(out.glob("answers-*.jsonl")):
+        folder.compare(settings_of(out))
+    elif is_first_process():
+        folder.write_settings()
 
 
 def _write(results: dict[str, Any], settings: LMEvalConfig, model: TTCNetLM, out: Path) -> None:
@@ -241,5 +238,5 @@ def _write(results: dict[str, Any], settings: LMEvalConfig, model: TTCNetLM, out
 
 
 def _plain(content: Any) -> Any:
-    """Fit for JSON."""
+    """Convert a value into one that JSON can hold."""
     return json.loads(json.dumps(content, default=handle_non_serializable))

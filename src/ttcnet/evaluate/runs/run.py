@@ -24,7 +24,7 @@ from ttcnet.tasks.task import check_prompt, digest, graded
 from ttcnet.terminal.progress_bars import Bar, Description
 
 from ..engines.base import FAILED, Answer, Ask, Engine, Sampling
-from .storage import Key, RunFolder, generations, key_of
+from .storage import Generations, Key, generations, key_of
 from .summary import summarise
 
 GRADING_THREADS = min(8, os.cpu_count() or 1)
@@ -78,7 +78,7 @@ class RunConfig:
         return Ask(messages, seed_of(self.seed, key.problem, key.sample), name=name)
 
     def settings(self) -> dict[str, Any]:
-        """For settings.json: a resumed run must have the same."""
+        """The content of settings.json. A resumed run must have the same."""
         fields = ("name", "samples", "temperature", "max_tokens", "system", "seed")
         content = {name: getattr(self, name) for name in fields} | {"horizons": list(self.horizons)}
         return content | {"problems": len(self.examples), "data": digest(self.examples)}
@@ -114,7 +114,8 @@ def run(
     An interrupted run loses its current batch. Failed samples are tried again when it is resumed.
     """
     check(engine, config)
-    stored = RunFolder(folder, config.settings() | engine.facts(), _questions(config), rank)
+    settings, packages = config.settings() | engine.facts(), config.task.packages
+    stored = Generations(folder, settings, _questions(config), rank, packages)
     done = stored.done()
     share = config.keys()[rank::world]
     count = len(share) - sum(key not in done for key in share)
@@ -140,7 +141,9 @@ def run(
 
 def run_with_progress(engine: Engine, config: RunConfig, folder: Path) -> dict[str, Any] | None:
     """Run this process's share; the first process shows a bar. Returns the summary, or None while others still work."""
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    from ttcnet.machine import processes  # late, since it imports torch
+
+    rank, world = processes.rank(), processes.count()
     columns = (Description(), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Bar(*columns, console=Console(stderr=True), disable=rank > 0) as progress:
         bar = progress.add_task(config.name, total=len(config.keys()[rank::world]))
@@ -162,7 +165,7 @@ def missing(config: RunConfig, folder: Path) -> int:
 
 
 def _questions(config: RunConfig) -> list[dict[str, Any]]:
-    """For problems.jsonl: questions and right answers."""
+    """The content of problems.jsonl: questions and right answers."""
     return [
         {"number": example.number, "text": config.task.prompt(example), "answer": example.answer}
         for example in config.examples
@@ -172,7 +175,7 @@ def _questions(config: RunConfig) -> list[dict[str, Any]]:
 def _graded(
     threads: ThreadPoolExecutor, config: RunConfig, group: list[tuple[Key, Answer]], seconds: float
 ) -> list[dict[str, Any]]:
-    """Lines for the file. `seconds` is the time per answer."""
+    """Grade a group of answers. Returns lines for the file; `seconds` is the time per answer."""
 
     def grade(pair: tuple[Key, Answer]) -> Verdict | None:
         key, answer = pair

@@ -14,7 +14,7 @@ from ttcnet.errors import fail
 from ttcnet.terminal.console import foreign
 
 from ..engines.base import CUT
-from .storage import generations, problems_of, settings_of
+from .storage import evaluation_settings, generations, problems_of
 
 KINDS = ("right", "wrong", "unparsable", "failed", "cut")
 COLOURS = {"right": "green", "wrong": "red", "unparsable": "magenta", "failed": "yellow"}
@@ -26,7 +26,7 @@ def chosen(folder: Path, kinds: tuple[str, ...], problem: int | None, horizon: i
     for kind in kinds:
         if kind not in KINDS:
             fail("only", f"must be one of {', '.join(KINDS)}", repr(kind), "Name one of them.", "unknown-name")
-    settings_of(folder)
+    evaluation_settings(folder)
     verdicts = {*kinds, *(("unparsable",) if "wrong" in kinds else ())}
     found = [
         line
@@ -63,7 +63,7 @@ def _page(line: dict[str, Any], problem: Any, place: str) -> RenderableType:
 
 
 def page_through(pages: list[RenderableType], console: Console, key: Callable[[], str]) -> None:
-    """Forward with Enter, space or n, back with p, out with q. All pages at once if this is no terminal."""
+    """Show pages: Enter, space or n goes forward, p back, q quits. Without a terminal, print all at once."""
     if not console.is_terminal:
         for page in pages:
             console.print(page)

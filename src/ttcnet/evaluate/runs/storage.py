@@ -5,20 +5,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ttcnet.errors import fail
-from ttcnet.settings import check_settings
-from ttcnet.storage.reading import check_fields, read_json, rows
-from ttcnet.storage.writing import write_json, write_lines
+from ttcnet.run_folder import REMEDY, SETTINGS, RunFolder, settings_of
+from ttcnet.storage.reading import check_fields, rows
+from ttcnet.storage.writing import write_lines
 
 from ..engines.base import FAILED
 
 DEPTHS, SHOWN = ("*/", "*/*/"), 20  # where evaluations are looked for, and how many are named
-REMEDY = "Restore it, or choose another folder."
 VERDICTS = ("right", "wrong", "unparsable", FAILED)
 _MAYBE = type(None)
 FIELDS: dict[str, tuple[type, ...]] = {  # of a line, with the types that each may have
@@ -26,8 +25,7 @@ FIELDS: dict[str, tuple[type, ...]] = {  # of a line, with the types that each m
     "answer": (str, _MAYBE), "note": (str,), "new_tokens": (int, _MAYBE), "prompt_tokens": (int, _MAYBE),
     "seconds": (float, int), "mean_logprob": (float, int, _MAYBE),
 }  # fmt: skip
-SETTINGS, PROBLEMS, SUMMARY = "settings.json", "problems.jsonl", "summary.json"
-
+PROBLEMS, SUMMARY = "problems.jsonl", "summary.json"
 
 Line = dict[str, Any]  # of the file of generations
 
@@ -51,20 +49,25 @@ def key_of(line: dict[str, Any]) -> Key:
     return Key(line["problem"], line["sample"], line["horizon"])
 
 
-class RunFolder:
+class Generations(RunFolder):
     """The folder, as seen by one of several processes."""
 
     def __init__(
-        self, folder: Path, settings: dict[str, Any], problems: Iterable[dict[str, Any]], rank: int = 0
+        self,
+        folder: Path,
+        settings: dict[str, Any],
+        problems: Iterable[dict[str, Any]],
+        rank: int = 0,
+        packages: Sequence[str] = (),
     ) -> None:
-        self.folder, self.file = folder, folder / f"generations.{rank}.jsonl"
+        super().__init__(folder, settings, what="evaluation", packages=packages)
+        self.file = folder / f"generations.{rank}.jsonl"
         folder.mkdir(parents=True, exist_ok=True)
-        kept = folder / SETTINGS
-        if kept.exists():
-            check_settings(folder, read_json(kept, REMEDY), settings, "evaluation")
+        if (folder / SETTINGS).exists():
+            self.compare(settings_of(folder))
         elif rank == 0:
             write_lines(folder / PROBLEMS, problems)
-            write_json(kept, settings)
+            self.write_settings()
         _mend(self.file)
 
     def append(self, lines: Iterable[dict[str, Any]]) -> None:
@@ -116,8 +119,8 @@ def _is_scores(value: Any) -> bool:
     return isinstance(value, dict) and all(type(each) in (int, float) and each == each for each in value.values())
 
 
-def settings_of(folder: Path, **fields: type) -> dict[str, Any]:
-    """Those of the evaluation, with at least these fields."""
+def evaluation_settings(folder: Path, **fields: type) -> dict[str, Any]:
+    """Read the settings of an evaluation, which must have at least these fields."""
     if not (folder / SETTINGS).is_file():
         near = (
             path for depth in DEPTHS for path in folder.glob(f"{depth}{SETTINGS}")
@@ -125,7 +128,7 @@ def settings_of(folder: Path, **fields: type) -> dict[str, Any]:
         inner = sorted(path.parent for path in islice(near, SHOWN)) if folder.is_dir() else []
         remedy = f"Pass one of {', '.join(map(str, inner))}." if inner else "Pass the folder that --out named."
         fail("folder", "must hold an evaluation", str(folder), remedy, "not-found")
-    return read_json(folder / SETTINGS, REMEDY, **fields)
+    return settings_of(folder, **fields)
 
 
 def problems_of(folder: Path) -> dict[int, Question]:

@@ -16,12 +16,12 @@ from ttcnet.tasks.task import asking
 from ttcnet.terminal.console import foreign
 
 from ..engines.base import CUT, FAILED
-from .storage import SUMMARY, Line, generations, settings_of
+from .storage import SUMMARY, Line, evaluation_settings, generations
 
 
 def summarise(folder: Path, task: Task) -> dict[str, Any]:
     """The figures of every horizon, with settings and provenance; written to summary.json too."""
-    settings, by_horizon = settings_of(folder), defaultdict[int | None, list[Line]](list)
+    settings, by_horizon = evaluation_settings(folder), defaultdict[int | None, list[Line]](list)
     for line in generations(folder):
         by_horizon[line["horizon"]].append(line)
     results = [{"horizon": horizon} | figures(lines, settings, task) for horizon, lines in by_horizon.items()]
@@ -51,7 +51,7 @@ def figures(lines: list[Line], settings: dict[str, Any], task: Task) -> dict[str
 
 
 def metrics(lines: list[Line], samples: int, task: Task) -> dict[str, Mean | None]:
-    """Those of the task, of all answers that did not fail."""
+    """The task's metrics, over all answers that did not fail."""
     answered = defaultdict[int, list[Verdict]](list)
     for line in lines:
         if line["verdict"] != FAILED:

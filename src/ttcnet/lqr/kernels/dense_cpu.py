@@ -41,7 +41,7 @@ class Given(NamedTuple):
     m: int
 
     def of(self, index: Tensor | None) -> Given:
-        """Some of the problems alone; None for all."""
+        """The problems `index` alone; None means all."""
         if index is None:
             return self
         return self._replace(which=self.which[:, index.numpy()].copy(), problems=len(index))
@@ -92,7 +92,7 @@ def _work(given: Given, dtype: Any) -> tuple[int, tuple[int, ...]]:
 
 
 def _spread(given: Given, width: int, compute: Callable[[int, int, int], None]) -> None:
-    """compute(first, last, piece) over all problems, in the pieces of `pieces`."""
+    """Call compute(first, last, piece) for all problems, in the pieces of `pieces`."""
     shares = list(pairwise(pieces(given, width)))
     if len(shares) == 1 and _effort(given, width) <= PIECE:
         compute(*shares[0], 0)
@@ -109,7 +109,7 @@ def pieces(given: Given, width: int) -> list[int]:
 
 
 def _effort(given: Given, width: int) -> int:
-    """Of a block."""
+    """An estimate of the multiplications that a block of `width` problems takes."""
     return given.horizon * (2 * given.n**3 + 4 * given.n**2 * given.m + 100) * width
 
 

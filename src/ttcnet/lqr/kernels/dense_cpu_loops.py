@@ -179,7 +179,7 @@ def forward(
 
 @_compile
 def _add_outer(out: Array, a: Array, b: Array, a2: Array, b2: Array, even: bool) -> None:
-    """`even`: the sum is symmetric, and so to the bit."""
+    """Add a b' + a2 b2' to out. If `even`, the sum is symmetric, and made symmetric to the bit."""
     for i in range(out.shape[0]):
         for j in range(i + 1 if even else out.shape[1]):
             out[i, j] += a[i] * b[j] + a2[i] * b2[j]
@@ -212,7 +212,7 @@ def _flush(store: Array, acc: Array, p: int, count: int) -> None:
 
 @_compile
 def _turn(x: Array, out: Array) -> None:
-    """(i, width) to (width, i)."""
+    """Transpose (i, width) into (width, i)."""
     for i in range(x.shape[0]):
         for s in range(x.shape[1]):
             out[s, i] = x[i, s]
@@ -220,7 +220,7 @@ def _turn(x: Array, out: Array) -> None:
 
 @_compile
 def _saved(source: Array, p: int, last: int, t: int, out: Array) -> None:
-    """Output of a pass for step t, (problems, T, i), to (width, i)."""
+    """Read the output of a pass for step t, (problems, T, i), into (width, i)."""
     for s in range(out.shape[0]):
         x = source[min(p + s, last - 1), t]
         for i in range(out.shape[1]):

@@ -68,8 +68,8 @@ def vector(source: Array, at: Array, p: int, last: int, t: int, out: Array) -> N
 
 @_compile
 def cholesky(L: Array, m: int, least: Array) -> None:
-    """In place, of the lower halves; NaN if there is none. least becomes the smallest pivot, or stays if it is
-    smaller."""
+    """Replace the lower halves by their Cholesky factors; NaN where there is none. `least` becomes the smallest pivot,
+    or stays if it is smaller."""
     width = L.shape[1]
     for i in range(m):
         for j in range(i + 1):

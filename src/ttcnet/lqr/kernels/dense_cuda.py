@@ -43,7 +43,7 @@ class Given(NamedTuple):
     m: int
 
     def of(self, index: Tensor | None) -> Given:
-        """Some of the problems alone; None for all."""
+        """The problems `index` alone; None means all."""
         if index is None:
             return self
         rows = index.expand(len(FIELDS), -1) if self.rows is None else self.rows[:, index]

@@ -53,16 +53,16 @@ def forward(family: Family, horizon: int, keep: bool) -> tuple[Tensor, Tensor]:
 
 def _forward(family: Family, horizon: int, keep: bool, limit: float) -> tuple[Tensor, Tensor]:
     u = torch.empty_like(family.r_inv)
-    kept = u.new_empty(checkpoints(family, horizon) if keep else (0, 0, 0))
+    points = u.new_empty(checkpoints(family, horizon) if keep else (0, 0, 0))
     lost = _nothing_lost(family)
-    arguments = (horizon, stretch_length(horizon), keep, _flat(u), kept.numpy(), lost.numpy())
+    arguments = (horizon, stretch_length(horizon), keep, _flat(u), points.numpy(), lost.numpy())
     _spread(_compiled("forward", u.dtype), family, arguments)
     hard = _hard(family, lost, limit)
     if hard.any():
         some = _some(family, hard)
         way = reference.forward if u.dtype == torch.float64 else partial(_forward, limit=limit)
         u.flatten(0, 1)[hard] = way(some, horizon, False)[0].flatten(0, 1).to(u.dtype)
-    return u, kept
+    return u, points
 
 
 def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor) -> list[Tensor]:
@@ -76,7 +76,7 @@ def _backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, limi
     for k, x in ((1, family.B), (2, family.Q)):
         if x.ndim == 3:
             grads[k] = x.new_zeros(x.shape[0], heads, *x.shape[1:])
-    grads[5] = torch.zeros_like(family.a)  # of decay_A, for every state
+    grads[5] = torch.zeros_like(family.a)  # the gradient of decay_A, for every state
     lost = _nothing_lost(family)
     arguments = (horizon, stretch_length(horizon), checkpoints.numpy(), _flat(g), *(_flat(x) for x in grads))
     _spread(_compiled("backward", g.dtype), family, (*arguments, lost.numpy()))
@@ -98,7 +98,7 @@ def _backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, limi
 
 
 def _nothing_lost(family: Family) -> Tensor:
-    """For the largest 1 + w b' P b of every problem."""
+    """A buffer of zeros in which loops note the largest 1 + w b' P b of every problem."""
     return torch.zeros(family.a.shape[0] * family.a.shape[1], dtype=torch.float64)
 
 
@@ -140,7 +140,7 @@ def _spread(compute: Callable[..., None], family: Family, arguments: tuple[Any, 
     fields = family._replace(B=B, Q=Q, decay_A=family.decay_A.expand(tokens, heads, n).contiguous())
     arrays = tuple(_flat(x) for x in fields)
     workers = max(1, min(torch.get_num_threads(), problems // 8))  # fewer than eight on a thread leave SIMD idle
-    effort = arguments[0] * (n * n * family.r_inv.shape[-1] + 100)  # of a problem, in multiplications
+    effort = arguments[0] * (n * n * family.r_inv.shape[-1] + 100)  # multiplications of a problem
     if problems * effort > PIECE:
         size = min(max(1, PIECE // effort // BLOCK) * BLOCK, -(-problems // workers))
         pieces = [(first, min(first + size, problems)) for first in range(0, problems, size)]
@@ -156,8 +156,8 @@ def _spread(compute: Callable[..., None], family: Family, arguments: tuple[Any, 
 
 
 def in_pieces(compute: Callable[[int, int], None], pieces: list[tuple[int, int]], workers: int) -> None:
-    """compute(first, last) for all pieces. An interrupt does not wait for pieces that have begun: their threads are
-    daemons, which do not keep a process alive, and nobody else uses the memory that they write to."""
+    """Call compute(first, last) for all pieces. An interrupt does not wait for pieces that have begun; their threads
+    are daemons, which do not keep a process alive, and nobody else uses the memory that they write to."""
     done: SimpleQueue[BaseException | None] = SimpleQueue()
     stopped = threading.Event()
 

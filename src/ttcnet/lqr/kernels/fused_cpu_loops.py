@@ -186,7 +186,7 @@ def _transposed(source: Array, first: int, last: int, per: int, out: Array) -> N
 def forward(
     first: int, last: int, per_B: int, per_Q: int, a: Array, B: Array, Q: Array, Qf: Array, r_inv: Array,
     decay_A: Array, decay_B: Array, decay_Q: Array, h0: Array, horizon: int, stretch: int, keep: bool,
-    u: Array, kept: Array, lost: Array,
+    u: Array, points: Array, lost: Array,
 ) -> None:  # fmt: skip
     n, m, dtype = a.shape[1], r_inv.shape[1], a.dtype
     width = max(1, min(BLOCK, last - first))
@@ -215,7 +215,7 @@ def forward(
                 _top(P, n, top)
                 _weigh(top, Qs, decay_Qs, m)
             if keep and t < horizon and t % stretch == 0:
-                kept[t // stretch - 1, :, p : min(p + width, last)] = P[:, : min(width, last - p)]
+                points[t // stretch - 1, :, p : min(p + width, last)] = P[:, : min(width, last - p)]
             _fade(decay_Bs, t, fade)
             for j in range(m):
                 some = False
@@ -252,7 +252,7 @@ def forward(
 @_compile
 def backward(
     first: int, last: int, per_B: int, per_Q: int, a: Array, B: Array, Q: Array, Qf: Array, r_inv: Array,
-    decay_A: Array, decay_B: Array, decay_Q: Array, h0: Array, horizon: int, stretch: int, kept: Array, g: Array,
+    decay_A: Array, decay_B: Array, decay_Q: Array, h0: Array, horizon: int, stretch: int, points: Array, g: Array,
     da: Array, dB: Array, dQ: Array, dQf: Array, dr_inv: Array, ddecay_A: Array, ddecay_B: Array, ddecay_Q: Array,
     dh0: Array, lost: Array,
 ) -> None:  # fmt: skip
@@ -291,7 +291,7 @@ def backward(
             if top == horizon:
                 _lower_half(Qf, p, last, 1, P)
             else:
-                P[:, : min(width, last - p)] = kept[top // stretch - 1, :, p : min(p + width, last)]
+                P[:, : min(width, last - p)] = points[top // stretch - 1, :, p : min(p + width, last)]
             for t in range(top, bottom, -1):  # backward in time: numbers of every step that the closed loop needs
                 q = t - bottom - 1
                 Ps[q] = P

@@ -26,12 +26,12 @@ def forward(family: Family, horizon: int, keep: bool, run: Run | None = None) ->
     u = torch.empty_like(family.r_inv)
     room = u.new_empty(checkpoints(family, horizon) if keep else 0)
     if u.numel():
-        every, points, kept = 0, None, None
+        every, points, matrices = 0, None, None
         if keep and steps.at_once:
-            kept = room
+            matrices = room
         elif keep:
             every, points = steps.stride, room
-        _absorb(family, horizon, 0, horizon, None, every, points, kept, u, run)
+        _absorb(family, horizon, 0, horizon, None, every, points, matrices, u, run)
     return u, room
 
 
@@ -53,7 +53,7 @@ def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: 
 
     (problems, N), size = _size(family), _kept_size(family)
     state = g.new_empty(problems * 4 * N)
-    kept = g.new_empty(steps.kept * problems * (size + 1))
+    matrices = g.new_empty(steps.kept * problems * (size + 1))
     points = g.new_empty(steps.inner_points, 2, problems * size)  # a P, and its further digits: see careful.cuh
     outer = checkpoints.view(steps.points, 2, problems * size)
     for bottom in range(0, horizon, steps.stride):
@@ -64,8 +64,8 @@ def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: 
         for low in range(bottom, top, steps.kept):
             high = min(low + steps.kept, top)
             start = end if high == top else points[(high - bottom) // steps.kept - 1]
-            _absorb(family, horizon, low, high, start, 0, None, kept, None, run, outer[0])
-            _advance(family, horizon, low, high, start, kept, g, state, grads, chosen, run)
+            _absorb(family, horizon, low, high, start, 0, None, matrices, None, run, outer[0])
+            _advance(family, horizon, low, high, start, matrices, g, state, grads, chosen, run)
     return grads
 
 
@@ -100,13 +100,13 @@ def _absorb(
     end: Tensor | None,
     every: int,
     points: Tensor | None,
-    kept: Tensor | None,
+    matrices: Tensor | None,
     u: Tensor | None,
     run: Run,
     marks: Tensor | None = None,
 ) -> None:
-    """Backward in time from P at step `top`. See fused_forward.cu."""
-    where = [bottom, top, end, every, points, *_parts(family, kept, top - bottom), u, marks]
+    """Go backward in time from P at step `top`. See fused_forward.cu."""
+    where = [bottom, top, end, every, points, *_parts(family, matrices, top - bottom), u, marks]
     run(_launch("fused_forward", family), family.a.device, [*arguments(family, horizon), *where])
 
 
@@ -116,24 +116,24 @@ def _advance(
     bottom: int,
     top: int,
     end: Tensor | None,
-    kept: Tensor,
+    matrices: Tensor,
     g: Tensor,
     state: Tensor | None,
     grads: list[Tensor],
     chosen: Launch,
     run: Run,
 ) -> None:
-    """Forward in time from step `bottom`, gradients added up. See fused_backward.cu."""
-    where = [bottom, top, end, *_parts(family, kept, top - bottom), g, state, *grads]
+    """Go forward in time from step `bottom` and add gradients up. See fused_backward.cu."""
+    where = [bottom, top, end, *_parts(family, matrices, top - bottom), g, state, *grads]
     for kernel in (chosen, _launch("fused_backward_carefully", family)):
         run(kernel, family.a.device, [*arguments(family, horizon), *where])
 
 
-def _parts(family: Family, kept: Tensor | None, steps: int) -> tuple[Tensor | None, Tensor | None]:
+def _parts(family: Family, matrices: Tensor | None, steps: int) -> tuple[Tensor | None, Tensor | None]:
     """Numbers kept of `steps` steps: the matrices P°, and the digits that each lost."""
-    if kept is None:
+    if matrices is None:
         return None, None
-    return kept, kept[steps * _size(family)[0] * _kept_size(family) :]
+    return matrices, matrices[steps * _size(family)[0] * _kept_size(family) :]
 
 
 def _launch(kernel: str, family: Family) -> Launch:

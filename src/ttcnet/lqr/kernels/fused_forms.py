@@ -45,7 +45,7 @@ def choose(problems: int, N: int) -> Form:
 
 @contextmanager
 def forced(form: Form) -> Iterator[None]:
-    """Inside, every plan and its gradients use this form. For benchmarks and tests."""
+    """Every plan inside the block, and its gradients, use this form. Benchmarks and tests need it."""
     global _forced
     before, _forced = _forced, form
     try:
@@ -75,9 +75,11 @@ def lanes(problems: int, N: int, backward: bool) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class KeptSteps:
-    """Which value matrices are kept. The backward pass needs those of `kept` steps at a time, in forward order. If that
-    is the whole horizon, the forward pass keeps them all. Otherwise it keeps one in `stride` steps, and the backward
-    pass recomputes the others: a stretch of `stride` steps that is longer than `kept` first recomputes one in `kept`.
+    """The steps whose value matrices are stored as check-points.
+
+    The backward pass needs those of `kept` steps at a time, in forward order. If that is the whole horizon, the forward
+    pass keeps them all. Otherwise it keeps one in `stride` steps, and the backward pass recomputes the others: a
+    stretch of `stride` steps that is longer than `kept` first recomputes one in `kept`.
     """
 
     horizon: int

@@ -17,12 +17,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ttcnet.errors import fail
 from ttcnet.machine.compile_cache import tell_unkept
 from ttcnet.storage.writing import replacing
 
 from .launch import Launch
 
 FOLDER = Path(__file__).parent
+REPORT = 'Please report it, with `ttcnet env`; backend="reference" works meanwhile.'
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: does not wait for the default stream, nor it for this one
 _MOST_SHARED_BYTES = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
@@ -72,7 +74,7 @@ def _start(launch: Launch, index: int, arguments: list[int | Tensor | None]) -> 
         _enter_context(index)
         status = _driver().cuLaunchKernel(*launching)
     if status:
-        raise RuntimeError(f"{launch.kernel} could not be started: {_driver_error(status)}")
+        fail("kernel", "must start", f"{_driver_error(status)} for {launch.kernel}", REPORT, "backend")
 
 
 @cache
@@ -125,18 +127,18 @@ def _binary(name: str, defines: tuple[tuple[str, str], ...], capability: tuple[i
     _compiler().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     source = _source(name)
     key = hashlib.sha256(source + repr((options, major.value, minor.value)).encode()).hexdigest()[:32]
-    kept = _kept(key)
+    file = _cache_file(key)
     try:
-        if kept is not None and kept.exists():
-            return kept.read_bytes()
+        if file is not None and file.exists():
+            return file.read_bytes()
     except OSError:
         pass  # not readable: compile
     code = _compile(name, source, options)
-    _keep(code, kept)
+    _store(code, file)
     return code
 
 
-def _kept(key: str) -> Path | None:
+def _cache_file(key: str) -> Path | None:
     """The path of a cached binary; None for a user without a home."""
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ttcnet" / f"{key}.cubin"
@@ -144,12 +146,12 @@ def _kept(key: str) -> Path | None:
         return None
 
 
-def _keep(code: bytes, kept: Path | None) -> None:
+def _store(code: bytes, file: Path | None) -> None:
     try:
-        if kept is None:
+        if file is None:
             raise OSError(errno.ENOENT, "there is no home")
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(kept) as new:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(file) as new:
             new.write_bytes(code)
     except OSError as error:
         tell_unkept("XDG_CACHE_HOME", str(error.strerror or error))
@@ -172,7 +174,7 @@ def _compile(name: str, source: bytes, options: list[str]) -> bytes:
         nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
         log = ctypes.create_string_buffer(size.value)
         nvrtc.nvrtcGetProgramLog(program, log)
-        raise RuntimeError(f"{name} does not compile with {options}:\n{log.value.decode()}")
+        fail("kernel", f"{name} must compile with {options}", f"\n{log.value.decode()}\n", REPORT, "backend")
     nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
     code = ctypes.create_string_buffer(size.value)
     nvrtc.nvrtcGetCUBIN(program, code)
@@ -197,15 +199,13 @@ def _compiler() -> ctypes.CDLL:
             return ctypes.CDLL(candidate)
         except OSError:
             continue
-    raise OSError(
-        f"the compiler {name} was not found. It comes with torch's CUDA packages (nvidia-cuda-nvrtc) and with the CUDA "
-        "toolkit: install one of them, or set CUDA_HOME."
-    )
+    remedy = "Install torch's CUDA packages (nvidia-cuda-nvrtc) or the CUDA toolkit, which have it, or set CUDA_HOME."
+    fail("compiler", f"must be there as {name}", "none", remedy, "backend", OSError)
 
 
 def _demand(status: int, what: str) -> None:
     if status:
-        raise RuntimeError(f"could not {what}: {_driver_error(status)}")
+        fail("CUDA driver", f"must {what}", _driver_error(status), REPORT, "backend")
 
 
 def _driver_error(status: int) -> str:

@@ -20,11 +20,11 @@ from .launch import Kind, Launch, Run, arguments, kind_of, launch, padded
 def forward(family: Family, horizon: int, keep: bool, run: Run | None = None) -> tuple[Tensor, Tensor]:
     """The first actions, and the tensor that `backward` needs (empty if not `keep`)."""
     u = torch.empty_like(family.r_inv)
-    kept = u.new_empty(checkpoints(family, horizon) if keep else 0)
+    points = u.new_empty(checkpoints(family, horizon) if keep else 0)
     if u.numel():
-        target = kept if kept.numel() else None
+        target = points if points.numel() else None
         (run or nvrtc.run)(_launch("symplectic_forward", family), u.device, [*arguments(family, horizon), u, target])
-    return u, kept
+    return u, points
 
 
 def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: Run | None = None) -> list[Tensor]:

@@ -34,14 +34,14 @@ class KeysAndValues(State):
 
     def forget(self, count: int) -> None:
         """Drop the last `count` tokens, if there is no window."""
-        kept = self.keys.shape[1] - count
-        self.seen = self.seen - (self.position[:, kept:] < PADDING).sum(1)
-        self.keys, self.values, self.position = self.keys[:, :kept], self.values[:, :kept], self.position[:, :kept]
+        left = self.keys.shape[1] - count
+        self.seen = self.seen - (self.position[:, left:] < PADDING).sum(1)
+        self.keys, self.values, self.position = self.keys[:, :left], self.values[:, :left], self.position[:, :left]
 
 
 @dataclass
 class Elsewhere(State):
-    """In place of a state: the keys and values are kept elsewhere, and the attention is computed there.
+    """Stands in for a state when another library stores the keys and values, and computes the attention.
 
     Args:
         position: of these tokens in their sequences, (batch or 1, length).
@@ -117,17 +117,19 @@ class Attention(Mixer):
         if mask is not None:
             where = where.masked_fill(~mask, PADDING)
         start = state.keys.shape[1] if state else 0
-        reach = where
+        key_positions = where
         if state is not None:
-            k, v, reach = self._remember(state, k, v, where, mask)
-        allowed = self._allowed(where, reach, start, length, mask is not None or (state is not None and state.padded))
+            k, v, key_positions = self._remember(state, k, v, where, mask)
+        allowed = self._allowed(
+            where, key_positions, start, length, mask is not None or (state is not None and state.padded)
+        )
         causal = self.causal and allowed is None and start == 0
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, is_causal=causal)
         return self.out(y.transpose(1, 2).flatten(2))
 
-    def _allowed(self, where: Tensor, reach: Tensor, start: int, length: int, padded: bool) -> Tensor | None:
-        """Which keys at positions `reach` a query at `where` may see, (batch or 1, 1, queries, keys).
+    def _allowed(self, where: Tensor, key_positions: Tensor, start: int, length: int, padded: bool) -> Tensor | None:
+        """Which keys at positions `key_positions` a query at `where` may see, (batch or 1, 1, queries, keys).
 
         None where nothing but order counts: a sequence from its start, or a single token after all that is stored
         (a window stores no more than it may see).
@@ -135,7 +137,7 @@ class Attention(Mixer):
         narrow = self.window is not None and self.window < length
         if not padded and not narrow and (start == 0 or length == 1):
             return None
-        query, key = where.unsqueeze(-1), reach.unsqueeze(-2)
+        query, key = where.unsqueeze(-1), key_positions.unsqueeze(-2)
         allowed = key <= query if self.causal else (key < PADDING) | (query == PADDING)
         if self.window is not None:
             allowed = allowed & ((query - key).abs() < self.window)
@@ -147,20 +149,20 @@ class Attention(Mixer):
         """All keys, values and positions that these queries may see; the state keeps those that later ones may."""
         k = torch.cat([state.keys.to(k.dtype), k], 1)
         v = torch.cat([state.values.to(v.dtype), v], 1)
-        reach = torch.cat([state.position, where], 1)
+        key_positions = torch.cat([state.position, where], 1)
         state.seen = state.seen + (where.shape[1] if mask is None else mask.sum(1))
         state.padded = state.padded or mask is not None
-        state.keys, state.values, state.position = k, v, reach
+        state.keys, state.values, state.position = k, v, key_positions
         if self.window is not None and k.shape[1] >= self.window:
             if state.padded:  # real tokens last, so that padding between them takes no room
-                order = (reach < PADDING).byte().argsort(dim=1, stable=True)[:, k.shape[1] - self.window + 1 :]
+                order = (key_positions < PADDING).byte().argsort(dim=1, stable=True)[:, k.shape[1] - self.window + 1 :]
                 index = order[..., None, None].expand(-1, -1, *k.shape[2:])
                 state.keys, state.values, state.position = (
                     k.gather(1, index),
                     v.gather(1, index),
-                    reach.gather(1, order),
+                    key_positions.gather(1, order),
                 )
             else:
                 first = k.shape[1] - self.window + 1
-                state.keys, state.values, state.position = k[:, first:], v[:, first:], reach[:, first:]
-        return k, v, reach
+                state.keys, state.values, state.position = k[:, first:], v[:, first:], key_positions[:, first:]
+        return k, v, key_positions

@@ -118,7 +118,7 @@ class Mixer(nn.Module):
         return y if mask is None else y.masked_fill(~mask.unsqueeze(-1), 0)
 
     def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor:
-        """`forward` after the checks; padded tokens are zeros."""
+        """Do the work of `forward` after its checks; padded tokens are zeros."""
         raise NotImplementedError
 
     def new_state(
@@ -139,7 +139,7 @@ class Mixer(nn.Module):
         raise NotImplementedError
 
     def both_ways(self, x: Tensor) -> Tensor:
-        """(batch, length, k) with the reversed sequence beside it, (batch, length, directions * k)."""
+        """Put the reversed sequence beside (batch, length, k). Returns (batch, length, directions * k)."""
         return x if self.causal else torch.cat([x, x.flip(1)], -1)
 
     def add_ways(self, y: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def upcast(*values: Tensor) -> list[Tensor]:
-    """In float32, or float64 if they are in float64: recurrences have no digits to spare."""
+    """The values in float32, or in float64 if they come in it: recurrences have no digits to spare."""
     return [value.to(working_dtype(value.dtype)) for value in values]
 
 

@@ -150,7 +150,7 @@ def mesa_scan(
 
 
 def _times(x: Tensor, k: Tensor, weight: Tensor, since: Tensor, H: Tensor | None, ridge: Tensor) -> Tensor:
-    """(H_t + Λ) x_t for all tokens t at once."""
+    """Multiply: (H_t + Λ) x_t for all tokens t at once."""
     y = ((x @ k.mT) * weight) @ k + ridge * x
     return y if H is None else y + (since * x) @ H
 

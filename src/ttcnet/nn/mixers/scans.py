@@ -26,7 +26,7 @@ CHUNK = 64  # tokens; sequences of up to twice as many are one chunk
 
 
 def in_chunks(x: Tensor, chunk: int) -> Tensor:
-    """(batch, length, ...) as (batch, chunks, tokens, ...), filled up with zeros, which change no state."""
+    """Cut (batch, length, ...) into (batch, chunks, tokens, ...), filled up with zeros, which change no state."""
     length = x.shape[1]
     if length <= 2 * chunk:
         return x.unsqueeze(1)
@@ -37,7 +37,7 @@ def in_chunks(x: Tensor, chunk: int) -> Tensor:
 
 
 def out_of_chunks(y: Tensor, length: int) -> Tensor:
-    """(batch, chunks, tokens, ...) as (batch, length, ...)."""
+    """Join (batch, chunks, tokens, ...) to (batch, length, ...)."""
     return y.flatten(1, 2)[:, :length]
 
 

@@ -63,13 +63,13 @@ def plain_scan(
 
 
 def _shapes(u: Tensor, A: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Of the last states, and of those that enter the chunks."""
+    """The shapes of the last states, and of those that enter the chunks."""
     batch, length, *_ = u.shape
     return (batch, *A.shape), (batch, (length + CHUNK - 1) // CHUNK, *A.shape)
 
 
 def _allocate(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """y, last and entering; the last two are empty where they are not wanted."""
+    """Allocate y, last and entering; the last two are empty where they are not wanted."""
     u, _, A, _, _, _, keep, train = arguments
     one, several = _shapes(u, A)
     shapes = u.shape, one if keep else (0,), several if train else (0,)

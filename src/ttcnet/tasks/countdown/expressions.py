@@ -64,7 +64,7 @@ def join(left: Term, operation: str, right: Term) -> tuple[Term, Step]:
 
 
 def compute(left: Value, operation: str, right: Value) -> Value:
-    """Exact; a ZeroDivisionError if there is no result."""
+    """Compute exactly; raise a ZeroDivisionError if there is no result."""
     if operation == "+":
         return left + right
     if operation == "-":

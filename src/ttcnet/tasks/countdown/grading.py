@@ -19,7 +19,7 @@ _BOX = "\\boxed{"
 
 
 def grade(row: Mapping[str, Any], text: str) -> Verdict:
-    """Judge a text by the numbers and the target of a row.
+    """Grade a text by the numbers and the target of a row.
 
     The expression is the content of the last \\boxed{}, or else the last line that is not empty; "= 54" behind it is
     checked too. It must be of whole numbers, + - * / and brackets, with no signs before numbers; each number of the row

@@ -38,7 +38,7 @@ class Benchmark(Task):
     packages: tuple[str, ...] = PACKAGES
 
     def located(self, data: Path | None) -> Benchmark:
-        """The same with its problems in a folder of data, if one is given."""
+        """The benchmark with its problems in a folder of data, if one is given."""
         if data is None:
             return self
         for file in self.files:

@@ -21,7 +21,7 @@ from ttcnet.errors import fail
 from ..task import Verdict
 
 PACKAGES = ("math-verify", "antlr4-python3-runtime")  # other versions of them grade differently
-SECONDS = 5.0  # of processor time, so that a busy machine does not change verdicts
+SECONDS = 5.0  # processor time of an answer, so that a busy machine does not change verdicts
 
 
 def grade(gold: str, text: str) -> bool:
@@ -35,8 +35,8 @@ def grade(gold: str, text: str) -> bool:
 
 
 def verdict(gold: str, text: str) -> Verdict:
-    """As `grade`, with the answer that was read from the text. The processes behind it stay for the next calls; calls
-    from several threads are graded side by side."""
+    """Grade a text as `grade` does, and tell which answer was read from it. The processes behind it stay for the next
+    calls; calls from several threads are graded side by side."""
     return _shared().submit(gold, text).result()
 
 
@@ -75,7 +75,7 @@ class Graders:
         return self._threads.submit(self._grade, gold, text)
 
     def verdicts(self, pairs: Iterable[tuple[str, str]]) -> list[Verdict]:
-        """Of pairs (gold, text), in their order."""
+        """Grade pairs (gold, text). Returns a verdict for each, in their order."""
         return [waiting.result() for waiting in [self.submit(gold, text) for gold, text in pairs]]
 
     def _grade(self, gold: str, text: str) -> Verdict:
@@ -112,7 +112,8 @@ class _Process:
             try:
                 news = _exchange(self._running)
             except _EndedError:
-                raise RuntimeError(f"the grader ended with {self.close()} before it began") from None
+                remedy = "Its own error is above; `python -m ttcnet.tasks.math.compare` shows it too."
+                fail("grader", "must start", f"a process that ended with {self.close()}", remedy, "failed")
             if "error" in news:
                 self.close()
                 field, rule, value, remedy = news["error"]

@@ -99,7 +99,7 @@ class Boards:
 
 
 def _checked(puzzles: NDArray[np.uint8], solutions: NDArray[np.uint8]) -> Boards:
-    """Boards of arrays that have been checked."""
+    """Make boards of arrays that have been checked."""
     boards = object.__new__(Boards)
     object.__setattr__(boards, "puzzles", puzzles)
     object.__setattr__(boards, "solutions", solutions)

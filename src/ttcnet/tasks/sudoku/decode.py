@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ttcnet.errors import fail, not_finite
+from ttcnet.machine.torch_settings import one_thread
 
 from .grid import board, format  # noqa: A004
 
@@ -20,22 +21,11 @@ FEW = 4  # boards for which threads do not pay
 BATCH = {"cpu": 64, "cuda": 1024}  # boards in one pass of the model; on a CPU, as many as its caches hold
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """A board or two are too little to share: threads would only wait for each other, for long where cores are busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 @torch.inference_mode()
 def probabilities(
     model: TTCNetForCellClassification, puzzles: Tensor, horizon: int | None = None, loops: int | None = None
 ) -> Tensor:
-    """Of every digit in every cell, (boards, 81, 9), in float32."""
+    """The probability of every digit in every cell, (boards, 81, 9), in float32."""
     parts = puzzles.to(model.device).split(BATCH.get(model.device.type, 1024))
     with one_thread() if len(puzzles) <= FEW else nullcontext():
         logits = [model(part, horizon=horizon, loops=loops).logits for part in parts]

@@ -70,7 +70,7 @@ class Game:
 def watch(
     model: TTCNetForCellClassification, puzzle: Board, solution: Board, console: Console, loops: int | None = None
 ) -> Game:
-    """See a board settle in one pass; then it is filled cell by cell, the most confident first."""
+    """Show a board settle in one pass; then fill it cell by cell, the most confident first."""
     stages, _ = settling(model, puzzle, loops=loops)
     without = settling(model, puzzle, 0, loops)[0] if ttc_layers(model) else None
     game = Game(puzzle, solution, stages, without, [])

@@ -82,5 +82,5 @@ def labelled(boards: Boards) -> tuple[Tensor, Tensor]:
 
 
 def mixed(seed: int, number: int, purpose: int) -> int:
-    """A seed for one of many draws."""
+    """Mix numbers into a seed for one of many draws."""
     return (seed * 1_000_003 + number) * 2 + purpose

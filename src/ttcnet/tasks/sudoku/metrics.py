@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from ttcnet.errors import fail
 from ttcnet.tasks.statistics import wilson
 
-BANDS = ((0, 0), (1, 3), (4, 9), (10, 29), (30, None), (10, None))  # of ratings; the last is the two before it together
+# ranges of ratings; the last is the two before it together
+BANDS = ((0, 0), (1, 3), (4, 9), (10, 29), (30, None), (10, None))
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Scores:
     by_guesses: tuple[Band, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dictionaries, lists and numbers, for JSON."""
+        """The scores as plain dictionaries, lists and numbers, for JSON."""
         found = asdict(self) | {"by_givens": [asdict(group) for group in self.by_givens]}
         bands = found.pop("by_guesses")
         return found | ({"by_guesses": list(bands)} if bands else {})
@@ -126,7 +127,7 @@ def span(low: int, high: int | None) -> str:
 
 
 def check_blanks(puzzles: NDArray[Any]) -> None:
-    """That there is something to predict on every board."""
+    """Fail unless there is something to predict on every board."""
     full = (puzzles > 0).all(1)
     if full.any():
         value = f"a full puzzle at index {int(full.argmax())}"

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     Question = dict[str, list[str]]
     Wanted = Callable[[], bool]
 
-HORIZONS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # of the curves; all up to the last would take 5 times as long
+HORIZONS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # points of the curves; all up to the last would take 5 times as long
 MOST_LOOPS = 256
 
 
 class AbandonedError(Exception):
-    """Nobody waits for the answer."""
+    """The browser has gone, and nobody waits for the answer."""
 
 
 def about(model: TTCNetForCellClassification, _: Question, __: Wanted) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def settle(model: TTCNetForCellClassification, question: Question, wanted: Wante
 
 
 def solve(model: TTCNetForCellClassification, question: Question, wanted: Wanted) -> dict[str, Any]:
-    """Cell by cell: the moves, and the exact solver's verdict."""
+    """Fill the board cell by cell. Returns the moves, and the exact solver's verdict."""
     puzzle, horizon, loops = _asked(model, question)
     found = []
     for move in () if conflicts(puzzle).any() else moves(model, puzzle, horizon, loops):

@@ -42,7 +42,7 @@ def serve(model: TTCNetForCellClassification, port: int = 8765, patience: float 
     lock = Lock()  # one puzzle at a time
 
     class Handler(BaseHTTPRequestHandler):
-        timeout = patience  # of the socket, whenever it waits
+        timeout = patience  # the time that the socket waits
 
         def setup(self) -> None:
             super().setup()

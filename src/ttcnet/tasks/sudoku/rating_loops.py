@@ -83,18 +83,18 @@ def _distance(total: Integer, orders: Integer, low: Integer, high: Integer) -> I
 
 @kernel
 def _move(puzzle: Array, solution: Array, random: Array, stack: Array) -> None:
-    """Another puzzle close by with the same solution: a given is taken away, and all cells but the other givens are
+    """Change a puzzle a little; its solution stays. A given is taken away, and all cells but the other givens are
     filled and emptied again in random order; then givens are emptied that are needed no longer."""
     place = random_below(random, np.int64(np.count_nonzero(puzzle)))
-    kept = puzzle != 0
+    stays = puzzle != 0
     for cell in range(81):
-        if kept[cell]:
+        if stays[cell]:
             if place == 0:
-                kept[cell] = False
+                stays[cell] = False
                 break
             place -= 1
     puzzle[:] = solution
-    dig(puzzle, 0, random, stack, kept)
+    dig(puzzle, 0, random, stack, stays)
 
 
 @kernel

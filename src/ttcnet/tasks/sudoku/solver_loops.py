@@ -16,7 +16,7 @@ from ttcnet.machine.compile_cache import jit
 from .grid import PEERS, UNITS
 
 Array = Any
-Integer = Any  # of numba: always np.int64, so that every function is compiled once
+Integer = Any  # numba sees np.int64 always, so that every function is compiled once
 FULL = 0b111111111
 SIZES = np.array([mask.bit_count() for mask in range(512)], np.uint8)
 kernel = jit(nogil=True, error_model="numpy")

@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from ttcnet.errors import not_finite
+from ttcnet.machine.torch_settings import one_thread
 from ttcnet.nn import TTCLayer, ttc_layers
 
-from .decode import one_thread, probabilities
+from .decode import probabilities
 from .grid import Board
 
 if TYPE_CHECKING:

@@ -129,7 +129,7 @@ def augment(
 
 
 def _rearranged(kit: Any, rows: bool, bands: bool, columns: bool, stacks: bool, transpose: bool) -> Any:
-    """For every cell of the new boards, the cell of the old ones that it is taken from, (B, 81)."""
+    """Draw rearrangements. Returns the cell of the old board that each cell of a new one is taken from, (B, 81)."""
     lines = []
     for within, between in ((rows, bands), (columns, stacks)):
         inner = kit.uniform(3, 3).argsort(-1) if within else kit.range(3)

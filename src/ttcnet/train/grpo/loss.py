@@ -11,7 +11,7 @@ LEAST = 1e-4  # added to standard deviations
 
 
 class Terms(NamedTuple):
-    """Of every token: its loss, whether its ratio was clipped, and its divergence from the reference."""
+    """Three numbers of every token: loss, whether the ratio was clipped, and divergence from the reference."""
 
     loss: Tensor
     clipped: Tensor
@@ -59,11 +59,11 @@ def terms(
         beta: weight of the divergence from it, estimated by r - log r - 1 with r = reference / policy.
     """
     ratio = (logprobs - old).exp()
-    kept = ratio.clamp(1 - clip, 1 + (clip if clip_high is None else clip_high))
-    loss = -torch.minimum(ratio * advantage, kept * advantage)
+    clipped = ratio.clamp(1 - clip, 1 + (clip if clip_high is None else clip_high))
+    loss = -torch.minimum(ratio * advantage, clipped * advantage)
     divergence = torch.zeros_like(loss)
     if reference is not None:
         log_ratio = reference - logprobs
         divergence = log_ratio.exp() - log_ratio - 1
         loss = loss + beta * ratio * divergence  # by the ratio, the gradient is that of the divergence
-    return Terms(loss, (ratio * advantage > kept * advantage).detach(), divergence)
+    return Terms(loss, (ratio * advantage > clipped * advantage).detach(), divergence)

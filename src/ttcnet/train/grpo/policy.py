@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ttcnet import adapter
 from ttcnet.errors import fail
 from ttcnet.lqr.arithmetic import working_dtype
 from ttcnet.machine.processes import count, rank, total
-from ttcnet.models.horizon_and_loops import horizon, horizon_of, set_horizon
+from ttcnet.models.horizon_and_loops import at_horizon
+from ttcnet.nn import ttc_layers
 from ttcnet.nn.horizon import parse
+from ttcnet.nn.inserted import inserted_parameters
 from ttcnet.terminal.console import tell
 
 from ..learner import Batch, Learner
@@ -38,23 +38,25 @@ class Piece:
 
     Args:
         ids: prompts and answers, (samples, length), padded at the end.
-        kept: how many of the last scores are needed.
+        last: the number of scores at the end of a sample that are needed.
         at: the places of the scores of an answer's tokens, among the needed scores of all samples in a row.
         goals: these tokens.
         advantage: of each of them.
         scale: of their loss, so that all tokens of an update count alike.
         facts: sums over the samples, (6,): the first of COUNTED.
+        horizon: at which the loss is computed; None is the model's own.
         old: log-probabilities of the tokens when they were drawn; None if they equal those that the loss computes.
         reference: log-probabilities under the model at the start, if they count.
     """
 
     ids: Tensor
-    kept: int
+    last: int
     at: Tensor
     goals: Tensor
     advantage: Tensor
     scale: float
     facts: Tensor
+    horizon: int | None = None
     old: Tensor | None = None
     reference: Tensor | None = None
 
@@ -72,9 +74,9 @@ class Policy:
         self.model, self.actor, self.reference, self.config = model, actor, reference, config
         self.questions, self.held_out = questions, held_out
         self.steps, self.carried = config.steps, dict[str, Tensor]()
-        self.own = horizon_of(model)
+        plans = bool(ttc_layers(model))
         self.horizons, self.sampling = (
-            None if self.own is None or text is None else parse(text, seed=config.seed)
+            parse(text, seed=config.seed) if plans and text is not None else None
             for text in (config.horizon, config.sampling_horizon)
         )
         each = config.batch * count()
@@ -90,7 +92,7 @@ class Policy:
     def groups(self) -> list[dict[str, Any]]:
         """The trained parameters, in groups. Inserted layers may have a learning rate of their own."""
         config = self.config
-        apart = () if config.inserted_lr is None else adapter.parameters(self.model).values()
+        apart = () if config.inserted_lr is None else inserted_parameters(self.model)
         share = 1.0 if config.inserted_lr is None else config.inserted_lr / config.lr
         return parameter_groups(
             self.model, config.weight_decay, spared=lambda name: name.endswith("bias"), apart=apart, share=share
@@ -110,8 +112,6 @@ class Policy:
     def begin(self, step: int) -> Sequence[Batch]:
         """Draw and grade the samples of a step: pieces, as many for each of its updates."""
         steps = None if self.horizons is None else self.horizons.at(step)
-        if steps is not None:
-            set_horizon(self.model, steps)
         groups = self.draw(step, self.drawn_at(step))
         worth = torch.tensor([[sample.reward for sample in group] for group in groups], dtype=torch.float64)
         gained, flat = advantages(worth, self.config.scale).tolist(), is_flat(worth).tolist()
@@ -124,7 +124,7 @@ class Policy:
             samples.sort(key=lambda each: len(self.questions.prompts[each[0].question]) + len(each[0].answer))
             size = self.config.device_batch
             parts = (samples[place : place + size] for place in range(0, len(samples), size))
-            pieces += [(self.piece(part, count() / tokens),) for part in parts]
+            pieces += [(self.piece(part, count() / tokens, steps),) for part in parts]
         return pieces
 
     def drawn_at(self, step: int) -> int | None:
@@ -144,7 +144,7 @@ class Policy:
         found = self.questions.graded([question for question, *_ in asked], answers)
         return [found[first : first + config.samples] for first in range(0, len(found), config.samples)]
 
-    def piece(self, samples: Sequence[tuple[Sample, float, bool]], scale: float) -> Piece:
+    def piece(self, samples: Sequence[tuple[Sample, float, bool]], scale: float, horizon: int | None) -> Piece:
         prompts = [self.questions.prompts[sample.question] for sample, *_ in samples]
         shortest = min(map(len, prompts)) - 1  # from here on scores are needed
         length = -(-max(len(p) + len(each.answer) for p, (each, *_) in zip(prompts, samples, strict=True)) // 8) * 8
@@ -161,30 +161,29 @@ class Policy:
             for sample, _, flat in samples
         ]
         sums = torch.tensor(facts, dtype=torch.float64).sum(0).float()
-        return Piece(ids, length - shortest, at, goals[at], gains[at], scale, sums)
+        return Piece(ids, length - shortest, at, goals[at], gains[at], scale, sums, horizon)
 
     def scores(self, model: nn.Module, piece: Piece) -> Tensor:
         """Log-probabilities at the tokens of answers, (tokens, words), at the temperature of the policy."""
         ids, at = piece.ids.to(self.device), piece.at.to(self.device)
-        found = model(input_ids=ids, use_cache=False, logits_to_keep=piece.kept).logits[:, :-1]
+        options = dict(use_cache=False, logits_to_keep=piece.last) | at_horizon(piece.horizon)
+        found = model(input_ids=ids, **options).logits[:, :-1]
         logits = found.flatten(0, 1).index_select(0, at)
         return logits.to(working_dtype(logits.dtype)) / self.config.temperature
 
     def logprobs(self, model: nn.Module, piece: Piece) -> Tensor:
-        """Of the tokens of answers."""
+        """The log-probabilities of the tokens of answers."""
         return _of_tokens(self.scores(model, piece).log_softmax(-1), piece)
 
     def remembered(self, model: nn.Module, pieces: Iterable[Batch], step: int) -> list[Batch]:
-        """Pieces with the log-probabilities from before the updates that the loss needs."""
+        """Add to pieces the log-probabilities from before the updates, which the loss needs."""
         several, found = self.config.updates > 1 or self.sampling is not None, list[Batch]()
-        drawn, now = self.drawn_at(step), None if self.horizons is None else self.horizons.at(step)
         for (piece,) in pieces:
             if several:
-                with _planning(self.model, drawn):
-                    piece = replace(piece, old=self.logprobs(model, piece))
+                drawn = replace(piece, horizon=self.drawn_at(step))
+                piece = replace(piece, old=self.logprobs(model, drawn))
             if self.reference is not None:
-                with _planning(self.reference, now):
-                    piece = replace(piece, reference=self.logprobs(self.reference, piece))
+                piece = replace(piece, reference=self.logprobs(self.reference, piece))
             found.append((piece,))
         return found
 
@@ -212,7 +211,7 @@ class Policy:
         own = range(rank(), len(self.held_out), count())
         self.actor.follow(self.model)
         prompts = [self.held_out.prompts[place] for place in own]
-        answers = self.actor.answers(prompts, [0] * len(own), 0.0, self.own) if prompts else []
+        answers = self.actor.answers(prompts, [0] * len(own), 0.0) if prompts else []
         right = sum(sample.verdict.right for sample in self.held_out.graded(own, answers))
         return {"held_out": float(total(torch.tensor(float(right)))) / len(self.held_out)}
 
@@ -248,15 +247,11 @@ class PolicyLearner(Learner):
             yield pieces[first : first + each]
 
 
-def _planning(model: nn.Module, steps: int | None) -> AbstractContextManager[None]:
-    return nullcontext() if steps is None else horizon(model, steps)
-
-
 def _of_tokens(every: Tensor, piece: Piece) -> Tensor:
     """Log-probabilities of the tokens of answers, picked from those of all words."""
     return every.gather(1, piece.goals.to(every.device)[:, None]).squeeze(1)
 
 
 def _seed(*parts: int) -> int:
-    """For one sample."""
+    """The seed of one sample, a hash of the parts."""
     return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:6], "big")

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ttcnet import adapter
-from ttcnet.adapter.folder import has_lora, to_train
+from ttcnet.adapter.base_with_adapter import has_lora, to_train
 from ttcnet.command_options import usable
 from ttcnet.errors import fail
 from ttcnet.machine.processes import join_job
 from ttcnet.machine.torch_settings import avoid_cudnn
 from ttcnet.models.loading import causal_lm, tokenizer_of
-from ttcnet.nn import ttc_layers
+from ttcnet.nn.inserted import inserted_layers
 from ttcnet.tasks import Example, Task, find
 from ttcnet.tasks.task import digest, graded, read_examples
 from ttcnet.terminal.console import tell
@@ -104,14 +103,14 @@ def start(model: Any, config: Reinforcement) -> Any:
         fail("train", "must not be 'inserted' for an adapter with LoRA", config.adapter, remedy, "conflict")
     if config.adapter is not None:
         model = to_train(model, config.adapter)
-    if config.inserted_lr is not None and not _inserted(model):
+    if config.inserted_lr is not None and not inserted_layers(model):
         remedy = "Leave it out, or start from a model with inserted layers."
         fail("inserted_lr", "must not be given without inserted layers", config.inserted_lr, remedy, "conflict")
     if config.train == "all":
         return (model.merge_and_unload() if lora else model).requires_grad_(True)
     if config.train == "lora" and not lora:
         model = add_lora(model, config.lora_rank)
-    if config.adapter is not None and _inserted(model):
+    if config.adapter is not None and inserted_layers(model):
         adapter.freeze_base(model)
     return model
 
@@ -142,24 +141,18 @@ def check_apart(examples: Sequence[Example], held_out: Sequence[Example]) -> Non
 def _train(trained: PolicyLearner, run: Run, config: Reinforcement) -> None:
     """Take all steps. If grading fails, a checkpoint is saved first."""
     policy = trained.objective
-    # not the horizon of the last step
-    own = nullcontext() if policy.own is None else adapter.horizon(trained.model, policy.own)
     try:
         if not run.checkpoints():
             run.cut_log(-1)
             if before := policy.accuracy():
                 run.log({"step": 0} | before)
                 tell(f"Before the first step {100 * before['held_out']:.1f} % of the held-out examples are right.")
-        with own, tracking(config.report_to, run.folder) as report:
+        with tracking(config.report_to, run.folder) as report:
             loop.train((run, trained), every=config.log_every, save_every=config.save_every, report=report)
     except GradingError as failed:
         if trained.step:
             run.save(trained.step, trained.state() | random_states())
         failed.report()
-
-
-def _inserted(model: Any) -> bool:
-    return bool(ttc_layers(model)) or getattr(model.config, "inserted", None) is not None
 
 
 def _settings(config: Reinforcement, examples: Sequence[Example], held_out: Sequence[Example]) -> dict[str, Any]:

@@ -15,8 +15,6 @@ from ttcnet.errors import fail
 from ttcnet.machine.processes import any_of_all, count, rank, whole
 from ttcnet.models import fast_decoding
 from ttcnet.models.decoding import Decoded, batches, decode, ends_of
-from ttcnet.models.horizon_and_loops import set_horizon
-from ttcnet.nn import ttc_layers
 from ttcnet.tasks import Example, Task, Verdict
 from ttcnet.tasks.chat import prompt, question
 from ttcnet.tasks.task import checked
@@ -38,7 +36,7 @@ class Sample(NamedTuple):
 
 
 class GradingError(Exception):
-    """Some process could not grade an answer. Nothing was learned from the samples of the step, in any process."""
+    """A process could not grade an answer. No process has learned from the samples of the step."""
 
     def __init__(self, error: BaseException | None, about: str, first: int) -> None:
         super().__init__(str(error))
@@ -71,7 +69,7 @@ class Questions:
         """Fail if a prompt and its answer are too long for a model."""
         room, longest = getattr(model.config, "max_position_embeddings", None), max(map(len, self.prompts))
         if room is not None and longest + max_tokens > room:
-            remedy = f"Pass {room - longest} or less." if room > longest else "Leave out long problems."
+            remedy = f"Pass {room - longest} or less." if room > longest else "Leave out long examples."
             rule = f"must leave room for prompts of up to {longest} tokens in the {room} that the model takes"
             fail("max_tokens", rule, max_tokens, remedy, "too-long")
 
@@ -137,15 +135,13 @@ class Actor:
     def answers(
         self, prompts: Sequence[list[int]], seeds: Sequence[int], temperature: float, horizon: int | None = None
     ) -> list[Decoded]:
-        """An answer to every prompt, which depends on its seed alone."""
-        if horizon is not None and ttc_layers(self.model):
-            set_horizon(self.model, horizon)
+        """An answer to every prompt, which depends on its seed alone; at a horizon, or at the model's own."""
         if fast_decoding.fits(self.model):
-            options: dict[str, Any] = dict(seeds=seeds, temperature=temperature, tokens=self.tokens)
+            options: dict[str, Any] = dict(seeds=seeds, temperature=temperature, tokens=self.tokens, horizon=horizon)
             return fast_decoding.decode(self.model, prompts, self.limit, self.ends, **options)
         found: dict[int, Decoded] = {}
         for places in batches([len(each) + self.limit for each in prompts], self.tokens):
             asked, drawn = [prompts[place] for place in places], [seeds[place] for place in places]
-            options = dict(limit=self.limit, temperature=temperature, ends=self.ends, pad=self.pad)
+            options = dict(limit=self.limit, temperature=temperature, ends=self.ends, pad=self.pad, horizon=horizon)
             found |= dict(zip(places, decode(self.model, asked, drawn, **options), strict=True))
         return [found[place] for place in range(len(prompts))]

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from experiments.math_small.training import fast, learner, micro_batches
+from experiments.math_small.learner import fast, learner, micro_batches
 from tests.train.tiny import model, sums, tokenizer
 from ttcnet import adapter
 from ttcnet.storage.reading import rows
@@ -18,7 +18,7 @@ ADAPTER = dict(every=2, heads=4, state_size=8, zero_init=False)
 
 
 def net_of():
-    """In float64, and with gradients that are far from zero: Adam divides by them, and would make much of rounding."""
+    """A model in float64 with gradients far from zero: Adam divides by them, and would make much of rounding."""
     return model(initializer_range=0.3).double()
 
 

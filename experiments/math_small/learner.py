@@ -18,6 +18,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from ttcnet.machine.torch_settings import compiling_up_to
+from ttcnet.nn.inserted import inserted_layers
 from ttcnet.train.answers import Answers
 from ttcnet.train.examples import Example
 from ttcnet.train.learner import Learner
@@ -30,7 +31,7 @@ EXCESS = 1e6  # the cost of a token above the most; rows that are too long make 
 
 
 class SortedAnswers(Answers):
-    """That of `ttcnet sft`, in micro-batches of at most `most` tokens. Logits are computed where they count."""
+    """The objective of `ttcnet sft`, in micro-batches of at most `most` tokens. Only logits that count are computed."""
 
     def __init__(self, model: Any, examples: Sequence[Example], config: FineTuning, most: float = math.inf) -> None:
         super().__init__(model, examples, config)
@@ -41,7 +42,7 @@ class SortedAnswers(Answers):
 
     def logits(self, model: nn.Module, ids: Tensor, at: Tensor, options: dict[str, Any]) -> Tensor:
         net: Any = model
-        hidden = net.base_model(input_ids=ids, use_cache=False).last_hidden_state
+        hidden = net.base_model(input_ids=ids, use_cache=False, **options).last_hidden_state
         return net.lm_head(hidden[:, :-1].flatten(0, 1).index_select(0, at))
 
 
@@ -54,9 +55,9 @@ def learner(model: Any, examples: Sequence[Example], config: FineTuning, most: f
 
 @contextmanager
 def fast(model: Any, compiled: bool = False) -> Iterator[None]:
-    """During training: attention without a mask, and compiled layers."""
+    """Inside the block, attention has no mask and layers are compiled."""
     before = model.config._attn_implementation
-    layers = [layer for layer in model.base_model.layers if compiled and not hasattr(layer, "inserted")]
+    layers = [layer for layer in model.base_model.layers if compiled and not inserted_layers(layer)]
     model.config._attn_implementation = CAUSAL
     for layer in layers:
         layer.compile(dynamic=True)

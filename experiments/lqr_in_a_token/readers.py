@@ -1,4 +1,4 @@
-"""Training and judging of `lqr_in_a_token`: all seeds and learning rates of a task and an arm, as one stacked model."""
+"""Training and evaluation of `lqr_in_a_token`: all seeds and learning rates of a task and an arm, as one stack."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Readers(Stack):
             fail("rates", "must let a model learn", settings.rates, remedy, "diverged")
         chosen = means.index(min(value for value in means if value == value))
         results = [
-            {"tokens": name, "horizon": horizon, "unexplained": self.judge(judged, horizon, chosen)}
-            for name, judged in (("test", fresh(2)), ("held out", fresh(3, stretch=UNSTABLE)))
+            {"tokens": name, "horizon": horizon, "unexplained": self.judge(evaluated, horizon, chosen)}
+            for name, evaluated in (("test", fresh(2)), ("held out", fresh(3, stretch=UNSTABLE)))
             for horizon in (TEST_HORIZONS if self.plans else (OWN,))
         ]
         rate = settings.rates[chosen]

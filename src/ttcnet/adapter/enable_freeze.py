@@ -32,7 +32,7 @@ def enable(model: nn.Module) -> None:
 
 @contextmanager
 def disabled(model: nn.Module) -> Iterator[None]:
-    """`disable` for the time of a `with` block."""
+    """Skip the inserted layers for the time of a `with` block. See `disable`."""
     before = [layer.enabled for layer in layers_of(model)]
     disable(model)
     try:
@@ -45,7 +45,7 @@ def disabled(model: nn.Module) -> Iterator[None]:
 def parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters of the inserted layers, by their names in a file."""
     return {
-        f"layers.{inserted.place}.inserted.{name}": parameter
+        inserted.prefix + name: parameter
         for inserted in inserted_of(model)
         for name, parameter in inserted.named_parameters()
     }

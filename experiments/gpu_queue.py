@@ -137,7 +137,7 @@ def work(jobs: tuple[Job, ...], folders: dict[str, Path], minutes: float, only: 
 
 
 def _execute(command: list[str], log: Path, seconds: float) -> int | None:
-    """Its exit code; None if the time ended it."""
+    """Run a command. Returns its exit code; None if the time ended it."""
     program = Path(sys.executable)
     command = (
         [str(program), *command[1:]] if command[0] == "python" else [str(program.parent / command[0]), *command[1:]]

@@ -1,9 +1,12 @@
 """Errors have a stable code, and are the built-in exception that they always were."""
 
 import pickle
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from ttcnet.cli import app
 from ttcnet.errors import CODES, TTCNetError, check_integer, fail
 
 
@@ -49,3 +52,11 @@ def test_check_integer(value, code):
     with pytest.raises(TTCNetError) as found:
         check_integer("heads", value, 1, "Pass a whole number.")
     assert (found.value.code, found.value.field) == (code, "heads")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_a_full_disk_is_told_with_a_remedy():
+    result = CliRunner().invoke(app, ["countdown", "make", "--out", "/dev/full", "--count", "3"])
+    assert result.exit_code == 1
+    assert "No space left on device. Make room" in " ".join(result.output.split())
+    assert "Errno" not in result.output

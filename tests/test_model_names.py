@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from tests.raising import raises, told
 from ttcnet.cli import app
-from ttcnet.model_names import ADAPTER, REMEDY, check_model, is_path, loading
-from ttcnet.storage.reading import is_file
+from ttcnet.model_names import ADAPTER, REMEDY, check_model, loading
+from ttcnet.storage.reading import is_file, is_path
 
 COMMANDS = [
     "sft --data {data} --out {out}",

@@ -24,6 +24,10 @@ BASE = {  # bounds of transformers' models, and the names of such sizes in their
     "num_experts num_local_experts",
 }
 SEED = 2**32 - 1
+COUNTS = {"samples": 65_536, "n": 65_536, "count": 10**7, "epochs": 10**6}  # and COUNT for others
+COUNT = 10**9
+RATE = 1.0  # of learning
+DECAY = 100.0  # of weights
 TOGETHER = 64  # layers inserted in one place
 WEIGHTS = 2**30  # the most weights of a TTC layer, about
 
@@ -69,6 +73,28 @@ def check_weights(width: int, heads: int, state_size: int, action_size: int, ran
         got = f"{heads}, {state_size}, {action_size} and {rank} at width {width}, about {about} weights"
         remedy = "Pass smaller ones; 16 is usual for all four."
         fail("heads, state_size, action_size and rank", rule, got, remedy, "too-large")
+
+
+def check_count(field: str, value: float | None) -> None:
+    """Fail if something is wanted more often than any machine can do it. None passes."""
+    most = COUNTS.get(field, COUNT)
+    if value is not None and value > most:
+        got = shown(value) if isinstance(value, int) else f"{value:g}"
+        fail(field, f"must be {most:,} or less", got, "Pass a smaller number.", "too-large")
+
+
+def check_rates(settings: Any, *fields: str, zero: bool = False) -> None:
+    """Fail if learning rates, or the weight decay, are out of bounds: beyond them, weights are thrown about and mean
+    nothing, though they may stay finite. `zero`: whether a rate may be 0. None passes."""
+    for field in fields:
+        value = getattr(settings, field)
+        if value is not None and not (0 < value <= RATE or (zero and value == 0)):
+            rule = f"must be {'0 or more' if zero else 'above 0'}, and {RATE:g} at most"
+            fail(field, rule, value, "Pass such a number; 0.01 is a high rate already.", "out-of-range")
+    if not 0 <= settings.weight_decay <= DECAY:
+        fail(
+            "weight_decay", f"must be between 0 and {DECAY:g}", settings.weight_decay, "Pass 0.1, say.", "out-of-range"
+        )
 
 
 def check_seed(seed: int) -> None:

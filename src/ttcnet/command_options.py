@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from .bounds import check_horizon, check_size
 from .errors import fail, whole_number
 
 Trust = Annotated[
@@ -54,3 +55,19 @@ def numbers(name: str, texts: Sequence[str] | None) -> tuple[int, ...]:
         value, remedy = repr(",".join(texts or ())[:40]), f"Pass --{name} 1,2,4, say."
         fail(name, "must be a number, or several with commas between", value, remedy, "format")
     return tuple(dict.fromkeys(found))
+
+
+def horizons(name: str, texts: Sequence[str] | None) -> tuple[int, ...]:
+    """Likewise, horizons: each within its bound."""
+    found = numbers(name, texts)
+    for steps in found:
+        check_horizon(name, steps)
+    return found
+
+
+def check_knobs(horizon: int | None, loops: int | None = None) -> None:
+    """Fail, before anything is loaded, if a horizon or a number of loops is out of bounds."""
+    if horizon is not None:
+        check_horizon("horizon", horizon)
+    if loops is not None:
+        check_size("loops", loops, 1, "Pass 1 to apply the blocks once.")

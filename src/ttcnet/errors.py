@@ -163,8 +163,10 @@ def _sentence(error: Exception) -> str:
     if _is_of_memory(error):
         said = str(error).partition("\n")[0].rstrip(".") or "none is left"
         return f"There is not enough memory: {said}. Ask for less, or take a larger machine."
-    if not isinstance(error, OSError) or error.strerror is None or error.filename is None:
+    if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
+    if error.filename is None:
+        return f"A file could not be read or written: {error.strerror}. Make room, or pass another path."
     return f"{error.filename}: {error.strerror}. Pass another path."
 
 

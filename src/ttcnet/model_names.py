@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .errors import TTCNetError, fail
+from .storage.reading import is_path
+from .storage.special import check_regular_files
 
 ADAPTER, PEFT = "ttc_adapter.safetensors", "adapter_config.json"  # files in the folder of an adapter
 WEIGHTS = "adapter_model.safetensors"  # beside the latter
@@ -18,16 +20,13 @@ REMEDY = "Check the name and the files."
 LONGEST = 1000  # characters of another library's message that are passed on
 
 
-def is_path(name: str) -> bool:
-    """Whether it can only be a path: names of the Hub are owner/name, or a name alone."""
-    return name.startswith((".", "/", "~")) or name.count("/") > 1
-
-
 def check_model(model: str, adapter: str | os.PathLike[str] | None = None) -> None:
     """Fail if a path leads to no model with its tokenizer, or to no adapter. Names of the Hub are looked up when they
     are loaded."""
     _check_folder(model)
     _check_tokenizer(model)
+    if adapter is not None:
+        check_regular_files("adapter", adapter)
     if adapter is not None and not any((Path(adapter) / file).is_file() for file in (ADAPTER, PEFT)):
         value, remedy = repr(str(adapter)), "Pass the folder that `ttcnet sft` or ttcnet.adapter.save has written."
         if (Path(adapter) / "config.json").is_file():
@@ -43,6 +42,7 @@ def _check_folder(model: str) -> None:
     if (is_path(model) or folder.exists()) and not folder.is_dir():
         value = f"{model!r}, which {'is no folder' if folder.exists() else 'does not exist'}"
         fail("model", RULE, value, REMEDY, "not-found")
+    check_regular_files("model", folder)
     if (folder / ADAPTER).is_file() and not any(folder.glob("model*.safetensors")):
         remedy = "It is an adapter: pass it as --adapter, and its base as --model."
         fail("model", RULE, f"{model!r}, which has no model", remedy, "not-found")

@@ -118,6 +118,6 @@ def check_settings(
 
 
 def _plain(settings: Mapping[str, Any]) -> Settings:
-    """As JSON gives them back."""
+    """The values as JSON gives them back."""
     plain: Settings = json.loads(json.dumps(dict(settings)))
     return plain

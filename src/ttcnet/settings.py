@@ -11,6 +11,7 @@ from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from .errors import fail
+from .storage.special import check_regular
 
 Made = TypeVar("Made")
 WORDS: dict[Any, str] = {
@@ -34,6 +35,7 @@ def read_toml(path: Path, variants: Sequence[str] | None = None) -> dict[str, An
             the same, the later one counts. {variant} in `out` becomes their names. None: there are no variants, and
             `variant` is a key like others.
     """
+    check_regular("settings", path)
     if not path.is_file():
         remedy = "Name a TOML file; the documentation says how to write one."
         fail("settings", "must be a file", f"{str(path)!r}, which is none", remedy, "not-found")

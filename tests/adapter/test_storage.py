@@ -347,3 +347,10 @@ def test_a_wrong_base(saved):
     adapter.load(named("someone/some-model", "abc"), saved)
     adapter.load(named(""), saved)
     adapter.load(named("someone/other"), saved, any_base=True)
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "file").write_text("x")
+    model = adapter.insert(base(), config())
+    with raises("not-writable", "folder", "is a file"):
+        adapter.save(model, tmp_path / "file")

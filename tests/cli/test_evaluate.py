@@ -104,7 +104,7 @@ def test_a_server_that_answers_nothing(tmp_path, monkeypatch):
     with serving(lambda *_: 401) as (url, _):
         for command in ("math", "scaling"):
             output = ttcnet("eval", command, file, "--server", url, "--out", tmp_path / command, "--limit", 2, code=1)
-            assert "2 samples failed" in output
+            assert "samples failed" in output
             assert "status 401" in output
     assert not (tmp_path / "scaling" / "scaling.csv").exists()
 

@@ -49,7 +49,7 @@ def test_files_that_cannot_be_read(folder, command):
 def test_folders_without_a_model(folder, tmp_path):
     options = ["--data", folder / "boards.csv"]
     run = folder / "run"
-    assert told(complaint("eval", run, *options), "not-found", "model", f"{run}, .* {run / 'model'}")
+    assert told(complaint("eval", run, *options), "no-model", "model", f"{run}, .* {run / 'model'}")
     assert told(complaint("eval", tmp_path, *options), "not-found", "model", "config.json")
     broken = shutil.copytree(run / "model", tmp_path / "broken")
     (broken / "model.safetensors").write_bytes(b"cut off" * 9)

@@ -10,7 +10,7 @@ from . import damage
 from .world import LINES, PUZZLE, placeholders
 
 SEED = int(os.environ.get("FUZZ_SEED", "19"))  # another seed takes others of the same kinds
-CASES = 800
+CASES = 900
 SPARE = ("chat_template.jinja", "generation_config.json", "tokenizer_config.json")  # files that a model does not need
 KEPT = ("made", "again", "asked", "tuned", "trained")
 UNREAD = ("adapter/config.json", "answers/summary.json")  # which others read
@@ -47,7 +47,10 @@ OPTIONS = {
     "eval show": "only problem horizon",
     "analyse alignment": "model data out adapter horizon limit plot device",
     "bench lqr": "provider horizon problems shape sweep device regime seconds limit out",
-    "bench figure": "results out",
+    "bench lqr again": "horizon",
+    "bench forms": "shape regime rounds out",
+    "grpo": "model adapter task held-out out train batch samples max-tokens temperature beta horizon lr steps "
+    "device-batch seed variant",
 }
 ALONE = [
     ["sudoku", "solve", ""], ["sudoku", "solve", "x" * 81], ["sudoku", "solve", "1" * 81],
@@ -59,6 +62,11 @@ ALONE = [
     ["bench", "layer", "--width", "16", "--heads", "3", "--device", "cpu"], ["bench", "layer", "--repeats", "0"],
     ["bench", "decode", "--new", "1"], ["bench", "decode", "--device", "x"], ["bench", "decode", "--out", "/"],
     ["eval", "show", "/dev/null"], ["eval", "show", "/"], ["data", "/dev/null"], ["sft", "/dev/null"], ["data", "/"],
+    ["sudoku", "rate", "/dev/zero"], ["data", "/dev/zero"],
+    ["sudoku", "eval", "--data", "/dev/urandom"], ["sudoku", "train", "--data", "/dev/zero", "--out", "new"],
+    ["countdown", "make", "--out", "/dev/full", "--count", "3"], ["sudoku", "solve", PUZZLE, "--horizon", "65537"],
+    ["countdown", "make", "--out", "new", "--count", "100000000000"], ["sudoku", "solve", PUZZLE, "--loops", "65537"],
+    ["bench", "forms", "--shape", "1x1x1x1"],
     ["eval", "math", "/dev/null", "--model", "/", "--out", "/dev/null/x"], ["eval", "likelihood", "/", "--model", "/"],
     ["sudoku", "eval", "/dev/null", "--data", "/dev/null"], ["sudoku", "train", "--data", "/", "--out", "/dev/null"],
     ["countdown", "make", "--out", "/dev/null/x"], ["countdown", "make", "--out", "/"],
@@ -96,7 +104,23 @@ def cases(world: Path) -> list[Case]:
                     seen.add((root, path.suffix))
             if (world / root).is_dir():
                 found.append(Case(f"{name}: {root} is a file", line.split(), root, damage.to_file))
+    alone += _special(world)
     return [*alone, *random.sample(found, CASES - len(alone))]
+
+
+def _special(world: Path) -> list[Case]:
+    """What has no end in the place of a file that a group of commands reads, a pipe or /dev/zero by turns."""
+    found, seen = list[Case](), set[tuple[str, str]]()
+    for name, line in LINES.items():
+        for root in placeholders(line):
+            for path in sorted((world / root).rglob("*")) if (world / root).is_dir() else [world / root]:
+                target = str(path.relative_to(world))
+                if path.is_file() and (name.split()[0], target) not in seen:
+                    seen.add((name.split()[0], target))
+                    way, harm = (("is a pipe", damage.to_pipe), ("has no end", damage.to_zeros))[len(found) % 2]
+                    useless = target.partition("/")[0] in KEPT or target in UNREAD
+                    found.append(Case(f"{name}: {target}: {way}", line.split(), target, harm, useless))
+    return found
 
 
 def _options(random: Random) -> list[Case]:

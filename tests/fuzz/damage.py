@@ -1,6 +1,7 @@
 """Ways to damage a file, each with a name: by its bytes, by what its format holds, and by what its fields say."""
 
 import json
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -65,6 +66,16 @@ def to_folder(path: Path) -> None:
 def to_file(path: Path) -> None:
     shutil.rmtree(path)
     path.write_text("x")
+
+
+def to_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def to_zeros(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
 
 
 def gone(path: Path) -> None:

@@ -69,7 +69,9 @@ LINES = {
     "analyse alignment": "analyse alignment --model {ttc} --data {rows.jsonl} --horizon 1 --out {new} --device cpu",
     "analyse alignment of answers": "analyse alignment --model {ttc} --data {answers} --horizon 1 --out {new}",
     "bench lqr": "bench lqr --problems 1 --horizon 1 --provider plan --seconds 0.01 --out {new}",
-    "bench figure": "bench figure --results {lqr.csv} --out {new}.png",
+    "bench lqr again": "bench lqr --resume --problems 1 --horizon 1 --provider plan --seconds 0.01 --out {lqr.csv}",
+    "bench forms": "bench forms --shape 2x1x2x2 --rounds 1 --out {new}",
+    "grpo": "grpo {grpo.toml} --model {ttc} --task {rows.jsonl} --out {new}",
 }  # fmt: skip
 
 
@@ -98,6 +100,10 @@ def build(folder: Path) -> None:
         'train = "inserted"\nbatch = 1\nsteps = 1\nbf16 = false\nout = "{variant}"\n[adapter]\nevery = 2\n'
         'heads = 2\nstate_size = 4\nrank = 2\ncontext = "system"\n[variant.small]\nlr = 0.01\n'
         "[variant.small.adapter]\naction_gain = 2.0\n"
+    )
+    (folder / "grpo.toml").write_text(
+        "bf16 = false\nbatch = 1\nsamples = 2\nmax_tokens = 2\nsteps = 1\nlr = 0.001\ndevice_batch = 2\n"
+        'tokens_at_once = 64\nhorizon = "fixed:1"\nrewards = { right = 1.0 }\n'
     )
     (folder / "data.toml").write_text(
         '[[source]]\ndata = "rows.jsonl"\nname = "rows"\nproblem = "problem"\n[near]\nthreshold = 0.7\n'

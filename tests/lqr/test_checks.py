@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from tests.raising import raises
-from ttcnet.lqr import LQR, ModulatedLQR, plan, solve
+from ttcnet.lqr import LQR, ModulatedLQR, checks, plan, solve
+from ttcnet.lqr import solution as of_solution
 from ttcnet.testing.problems import random_problem
 from ttcnet.testing.regimes import draw
 
@@ -220,3 +221,30 @@ def test_problems_are_frozen():
     with pytest.raises(AttributeError):
         FAMILY.a = None
     assert isinstance(FAMILY, ModulatedLQR)
+
+
+def test_large_batches_are_checked_in_pieces(monkeypatch):
+    problem = draw_lqr(batch=(7, 3), horizon=5)
+    solution = solve(problem)
+    whole = solution.residual(problem)
+    monkeypatch.setattr(checks, "PIECE", 40)
+    monkeypatch.setattr(of_solution, "PIECE", 100)
+    problem.check()
+    assert torch.equal(solution.residual(problem), whole)
+    parts = list(checks.pieces(problem.Q))
+    assert len(parts) > 10
+    assert sum(part.numel() for part in parts) == problem.Q.numel()
+    assert [part.shape for part in checks.pieces(torch.eye(3).expand(9, 8, 3, 3))] == [(1, 1, 3, 3)]
+    for name, code, change in (("Q", "not-symmetric", (0, 1, 5.0)), ("R", "not-positive", (0, 0, -9.0))):
+        bad = getattr(problem, name).clone()
+        row, column, value = change
+        bad[6, 2, 3, row, column] = value
+        with raises(code, name, r"\(6, 2, 3\)"):
+            replace(problem, **{name: bad}).check()
+
+
+def draw_lqr(batch, horizon):
+    random = torch.Generator().manual_seed(0)
+    A, B = (torch.randn(*batch, horizon, 2, 2, generator=random, dtype=torch.float64) for _ in range(2))
+    Q = R = torch.eye(2, dtype=torch.float64).expand(*batch, horizon, 2, 2).clone()
+    return LQR(A, B, Q, R, torch.ones(*batch, 2, dtype=torch.float64))

@@ -7,7 +7,7 @@ import torch
 
 from tests.raising import raises
 from ttcnet.lqr import StationaryLQR, plan
-from ttcnet.nn import TTCLayer
+from ttcnet.nn import TTCLayer, system
 from ttcnet.nn.inserted import Inserted
 
 OPTIONS = dict(heads=3, state_size=4, action_size=2, rank=5, horizon=6, context="system")
@@ -151,3 +151,24 @@ def _answer(model, x):
     x = model[0](x)
     x = model[1](x, 8) if isinstance(model[1], TTCLayer) else x + model[1](x.unsqueeze(0)).squeeze(0)
     return model[2](x)
+
+
+def test_many_tokens_are_written_in_pieces(layer, monkeypatch):
+    x = torch.randn(50, 24, generator=torch.Generator().manual_seed(1))
+
+    def everything():
+        y = layer(x)
+        return [y, *torch.autograd.grad(y.square().sum(), list(layer.parameters()))]
+
+    whole, sizes = everything(), []
+    inner = system.SystemContext._problems
+    monkeypatch.setattr(
+        system.SystemContext, "_problems", lambda self, some: (sizes.append(len(some)), inner(self, some))[1]
+    )
+    monkeypatch.setattr(system, "PIECE", 3 * 4 * 4 * 20)
+    paused = []
+    monkeypatch.setattr(system, "pause", lambda g: paused.append(g.shape[0]))
+    for one, other in zip(whole, everything(), strict=True):
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-4 * float(one.detach().abs().max()))
+    assert sizes == [20, 20, 10]
+    assert set(paused) == {20, 10}, "Python had its moments in the backward pass"

@@ -396,3 +396,10 @@ def test_compiled_for_more_and_fewer_tokens():
         x = torch.randn(tokens, 64, device="cuda", requires_grad=True)
         found, wanted = (torch.autograd.grad(f(x).square().sum(), x)[0] for f in (compiled, layer))
         assert torch.allclose(found, wanted, rtol=1e-3, atol=1e-3), tokens
+
+
+def test_numbers_that_are_not_floating_point_are_refused():
+    with raises("dtype", "x", "int64"):
+        TTCLayer(8, heads=1, state_size=2, rank=2)(torch.ones(2, 8, dtype=torch.int64))
+    with raises("dtype", "dtype", "int32"):
+        TTCLayer(8, heads=1, state_size=2, rank=2, dtype=torch.int32)

@@ -16,7 +16,7 @@ from ttcnet.machine import processes
 from ttcnet.model_names import ADAPTER as FILE
 from ttcnet.models.hub import write_card
 from ttcnet.storage import tensor_file
-from ttcnet.storage.writing import write_text
+from ttcnet.storage.writing import check_folder, write_text
 
 from .card import adapter_card
 from .config import TTCAdapterConfig
@@ -42,6 +42,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
         ...     save(model, folder)
         ...     again = load(LlamaForCausalLM(shape), folder)
     """
+    check_folder("folder", Path(folder))
     config = outermost(model).config
     tensors = {
         inserted.prefix + name: processes.whole(value)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import datetime
+import io
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ttcnet.environment import commit, machine, versions
 from ttcnet.run_folder import check_settings
-from ttcnet.storage.writing import is_stream, write_csv
+from ttcnet.storage.reading import read_text
+from ttcnet.storage.special import check_regular
+from ttcnet.storage.writing import write_csv
 
 from .measure import Outcome, Point
 
@@ -36,8 +39,7 @@ def parse(row: Row) -> tuple[Point, Outcome]:
 
 
 def read(path: Path) -> list[Row]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+    return list(csv.DictReader(io.StringIO(read_text(path), newline="")))
 
 
 def sweep_of(row: Row) -> str:
@@ -52,7 +54,8 @@ def write(rows: list[Row], path: Path) -> None:
 
 def measured(path: Path, where: Row) -> list[Row]:
     """The lines of an interrupted run. Its provenance must be that of this process."""
-    if not path.exists() or is_stream(path):
+    check_regular("out", path)
+    if not path.exists():
         return []
     rows, remedy = read(path), "Leave --resume out to measure everything anew."
     compared: dict[str, Any] = dict(only=where.keys() - {"date"}, field="machine, versions and commit", remedy=remedy)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ttcnet.command_options import Device, Trust
+from ttcnet.command_options import Device, Trust, check_knobs
 
 app = typer.Typer(help="Look inside models.", no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -37,6 +37,7 @@ def alignment(
     from ttcnet.terminal.console import say, tell
 
     with errors_as_sentences():
+        check_knobs(horizon)
         check_model(model, adapter)
         check_output("out", out)
         if plot is not None:

@@ -21,6 +21,7 @@ from ttcnet.bench.measure import Outcome, Point, measure
 from ttcnet.bench.providers import OURS, PEERS, PROVIDERS, check_provider, installed
 from ttcnet.bench.results import Row, line, measured, parse, stamp, write
 from ttcnet.bench.sweeps import SWEEPS, History, expand
+from ttcnet.bounds import check_horizon
 from ttcnet.errors import errors_as_sentences, fail, whole_number
 from ttcnet.terminal.console import Commands, say
 from ttcnet.terminal.progress_bars import Bar
@@ -57,6 +58,8 @@ def lqr(
     """Planning, forward and backward, float32, n = m = 16: time, peak memory, error against float64, and the share of
     the time (forward / both passes) that is the physical limit, from the rates of a matrix product and of a copy."""
     check_regime(regime)
+    for steps in horizon or ():
+        check_horizon("horizon", steps)
     _check(device, out)
     if sweep and (shape or horizon or problems):
         remedy = "Leave them out: a sweep has shapes of its own."

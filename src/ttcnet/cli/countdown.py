@@ -29,11 +29,17 @@ def make_command(
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
 ) -> None:
     """Make puzzles with solutions: problem, solution and answer for ttcnet sft; numbers and target for grading."""
+    from functools import partial
+
+    from rich.console import Console
+
+    from ttcnet.bounds import check_count
     from ttcnet.errors import errors_as_sentences, fail, whole_number
     from ttcnet.storage.writing import check_output, is_stream, write_lines
     from ttcnet.tasks.countdown.generator import Difficulty, make
     from ttcnet.tasks.countdown.text import row
     from ttcnet.terminal.console import say
+    from ttcnet.terminal.progress_bars import Bar
 
     with errors_as_sentences():
         ends = [whole_number(end) for end in numbers.split("-")]
@@ -45,7 +51,11 @@ def make_command(
         if out.exists() and not is_stream(out):
             remedy = "Remove it, or name another file."
             fail("out", "must be a new file", f"{out}, which exists", remedy, "exists")
+        check_count("count", count)
         check_output("out", out)
-        puzzles = make(count, difficulty, seed=seed, split=split)
+        with Bar(console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("Making puzzles", total=count)
+            told = partial(progress.update, task)
+            puzzles = make(count, difficulty, seed=seed, split=split, report=lambda made: told(completed=made))
         write_lines(out, map(row, puzzles))
     say(f"{len(puzzles):,} puzzles are in {out}.")

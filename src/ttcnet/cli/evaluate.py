@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
-from ttcnet.command_options import Device, Trust, numbers, usable
+from ttcnet.bounds import check_count
+from ttcnet.command_options import Device, Trust, check_knobs, usable
+from ttcnet.command_options import horizons as horizons_of
 from ttcnet.errors import errors_as_sentences, fail
 from ttcnet.model_names import check_model
 from ttcnet.storage.locking import owned
@@ -68,11 +71,12 @@ def math_command(
     with errors_as_sentences():
         from ttcnet.tasks import find
 
+        steps = horizons_of("horizon", horizon)
+        check_count("samples", samples)
         _check(model, adapter, server, device)
         check_folder("out", out)
         tasks = [find(name, data) for name in benchmarks]
         _distinct([task.name for task in tasks])
-        horizons = numbers("horizon", horizon)
         tell(f"Reading the examples of {', '.join(task.name for task in tasks)} ...")
         with ExitStack() as opened:
             for task in tasks:
@@ -84,7 +88,7 @@ def math_command(
             with _engine(model, adapter, server, batch, device, patience, trust=trust_remote_code) as engine:
                 configs = [
                     RunConfig(
-                        task.name, task, examples, horizons or ((task.horizon,) if engine.plans else (None,)),
+                        task.name, task, examples, steps or ((task.horizon,) if engine.plans else (None,)),
                         samples or task.samples, task.temperature if temperature is None else temperature,
                         max_tokens or task.max_tokens,
                         (task.system if cot else task.system_no_cot) if system is None else system, seed,
@@ -138,6 +142,9 @@ def scaling_command(
         from ttcnet.extras import require
         from ttcnet.tasks import find
 
+        compared = horizons_of("horizons", [horizons])
+        check_knobs(horizon)
+        check_count("n", n)
         _check(model, adapter, server, device)
         check_folder("out", out)
         require("matplotlib", "eval", "Drawing the figure")  # now, not after all answers
@@ -150,7 +157,7 @@ def scaling_command(
             from ttcnet.tasks.task import read_examples
 
             settings = ScalingConfig(
-                tuple(method or METHODS), numbers("horizons", [horizons]), horizon, n, temperature, breadth, depth,
+                tuple(method or METHODS), compared, horizon, n, temperature, breadth, depth,
                 cot, system, max_tokens, seed,
             )  # fmt: skip
             examples = read_examples(task, limit)
@@ -236,7 +243,8 @@ def _tell(summaries: list[dict[str, Any] | None], out: Path) -> None:
     whole = [summary for summary in summaries if summary is not None]
     if whole:
         show(table(whole))
-        say(f"All answers are in {out}; page through them with: ttcnet eval show {out / whole[0]['settings']['name']}")
+        place = out / whole[0]["settings"]["name"]
+        say(f"All answers are in {out}; page through them with: ttcnet eval show {quote(str(place))}")
     _report_failures(summaries)
 
 

@@ -15,7 +15,7 @@ KEYS = (
     "held_out_examples = 200, held_out_every = 20, system, rewards = { right = 1.0 }, updates = 1, scale = true, "
     "clip = 0.2, clip_high (clip if not given), lora_rank = 16, sampling_horizon (horizon if not given), inserted_lr, "
     "warm_up = 0.0, weight_decay = 0.0, tokens_at_once = 131072, bf16 = true, check_pointing = false, save_every = 20, "
-    "keep = 2, log_every = 1 and report_to = none. A table [variant.NAME] holds settings that --variant NAME puts "
+    "keep = 2, log_every = 1 and report_to = none. A table \\[variant.NAME] holds settings that --variant NAME puts "
     "before the rest."
 )
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ttcnet.command_options import Device, Trust, numbers, usable
+from ttcnet.command_options import Device, Trust, horizons, usable
 
 
 def likelihood(
@@ -41,7 +41,7 @@ def likelihood(
         from ttcnet.terminal.progress_bars import Bar
         from ttcnet.train.examples import check_examples, prepare
 
-        steps = numbers("horizon", horizon) or (None,)
+        steps = horizons("horizon", horizon) or (None,)
         check_model(model, adapter)
         check_output("out", out)
         if device != "auto":

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ttcnet.command_options import Device, Trust
+from ttcnet.command_options import Device, Trust, check_knobs
 
 PAPER = "hellaswag,winogrande,arc_challenge,mmlu"
 CODE = "humaneval"
@@ -50,6 +50,7 @@ def lm(
     from ttcnet.terminal.console import say, tell
 
     with errors_as_sentences():
+        check_knobs(horizon)
         check_model(model, adapter)
         check_folder("out", out)
         tell("Starting lm_eval ...")

@@ -15,7 +15,8 @@ KEYS = (
     "In a TOML file every setting has the name of its option, with _ for -; but insert, every and heads stand in a "
     "table named adapter, beside state_size = 16, action_size (state_size if not given), rank = 16, horizon = 8, "
     "time_homogeneous = false, dropout = 0.0, zero_init = true, action_gain = 1.0 and context = token. "
-    "adapter = 'none' is --insert none. A table [variant.NAME] holds settings that --variant NAME puts before the rest."
+    "adapter = 'none' is --insert none. A table \\[variant.NAME] holds settings that --variant NAME puts before the "
+    "rest."
 )
 
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ttcnet.command_options import Device, numbers
+from ttcnet.command_options import Device, check_knobs, numbers
+from ttcnet.command_options import horizons as horizons_of
 from ttcnet.errors import errors_as_sentences, fail
 from ttcnet.storage.writing import check_output
 from ttcnet.tasks.sudoku.loading import load
@@ -64,9 +65,9 @@ def eval_command(
     from ttcnet.tasks.sudoku.data import read
 
     with errors_as_sentences():
-        horizons, times = numbers("horizon", horizon) or (None,), numbers("loops", loops) or (None,)
-        if 0 in times:
-            fail("loops", "must be 1 or more", 0, "Pass 1 to apply the blocks once.", "too-small")
+        horizons, times = horizons_of("horizon", horizon) or (None,), numbers("loops", loops) or (None,)
+        for count in times:
+            check_knobs(None, count)
         boards = read(data)[:limit]
         check_output("out", out)
         net = load(model, device)
@@ -113,7 +114,7 @@ def probe_command(
     from ttcnet.tasks.sudoku.data import read
 
     with errors_as_sentences():
-        steps = numbers("step", step)
+        steps = horizons_of("step", step)
         learnt, held_out = read(train)[:limit], read(test)[:limit]
         check_output("out", out)
         net = load(model, device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -95,5 +96,5 @@ def train(
     if first and 0 < done < steps:
         say(f"Stopped at step {done:,} of {steps:,}. Give the command again to resume.")
     elif first:
-        again = f"ttcnet sudoku eval {out / 'model'} --data FILE"
+        again = f"ttcnet sudoku eval {quote(str(out / 'model'))} --data FILE"
         say(f"Trained. The model is in {out / 'model'}; evaluate it with: {again}")

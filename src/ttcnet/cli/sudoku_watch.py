@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ttcnet.command_options import Device
+from ttcnet.command_options import Device, check_knobs
 from ttcnet.errors import errors_as_sentences
 from ttcnet.storage.writing import check_picture
 from ttcnet.tasks.sudoku.loading import load
@@ -32,6 +32,7 @@ def solve(
     from ttcnet.tasks.sudoku.solver import conflicts, solutions, verdict
 
     with errors_as_sentences():
+        check_knobs(horizon, loops)
         board = parse(puzzle)
         warning, truth = verdict(board), solutions(board, limit=2)
         if warning:
@@ -79,6 +80,7 @@ def demo(
     from ttcnet.tasks.sudoku.generator import generate
 
     with errors_as_sentences():
+        check_knobs(None, loops)
         require("matplotlib", "models,plot", "ttcnet sudoku demo")
         check_picture("picture", picture)
         made = [generate(1, givens=(n, n), seed=seed + k) for k, n in enumerate(givens or ())]

@@ -8,7 +8,7 @@ values read the data, which costs a host synchronisation on a GPU, so callers ca
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from ..bounds import check_horizon
 from ..errors import fail as fail
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+PIECE = 2**22  # numbers that are checked at once on a CPU
 INTEGERS = (int, torch.SymInt)  # torch.compile and export pass a symbol instead
 
 
@@ -103,21 +104,28 @@ def non_negative(name: str, value: Tensor, remedy: str) -> None:
 
 def symmetric(name: str, value: Tensor) -> None:
     """Fail unless matrices are symmetric up to rounding: asymmetry below sqrt(eps) of the largest entry of each."""
-    if torch.equal(value, value.mT):
+    if not any(bool(_gap(part)[1].any()) for part in pieces(value)):
         return
+    gap, bad = _gap(value)
+    worst = f"|M - M^T| up to {gap[bad][0].item():.3g} at index {first(bad)}"
+    remedy = f"If you mean its symmetric part, pass ({name} + {name}.mT) / 2."
+    fail(name, "must be symmetric", worst, remedy, "not-symmetric")
+
+
+def _gap(value: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest difference of each matrix from its transpose, and whether that is more than rounding."""
+    if torch.equal(value, value.mT):
+        nothing = value.new_zeros(())
+        return nothing, nothing.bool()
     gap = (value - value.mT).abs().amax((-2, -1))
     scale = value.abs().amax((-2, -1))
-    bad = gap > torch.finfo(value.dtype).eps ** 0.5 * scale
-    if bad.any():
-        worst = f"|M - M^T| up to {gap[bad][0].item():.3g} at index {first(bad)}"
-        remedy = f"If you mean its symmetric part, pass ({name} + {name}.mT) / 2."
-        fail(name, "must be symmetric", worst, remedy, "not-symmetric")
+    return gap, gap > torch.finfo(value.dtype).eps ** 0.5 * scale
 
 
 def positive_definite(name: str, value: Tensor, diagonal: bool) -> None:
     if diagonal:
         smallest, what = value, "diagonal entry"
-    elif not torch.linalg.cholesky_ex(value.double())[1].any():
+    elif not any(bool(torch.linalg.cholesky_ex(part.double())[1].any()) for part in pieces(value)):
         return
     else:
         smallest, what = torch.linalg.eigvalsh(value.double())[..., 0], "smallest eigenvalue"
@@ -129,3 +137,18 @@ def positive_definite(name: str, value: Tensor, diagonal: bool) -> None:
         )
         rule = "must be positive definite at every step"
         fail(name, rule, f"{what} {worst} at index {first(bad)}", remedy, "not-positive")
+
+
+def pieces(value: Tensor) -> Iterator[Tensor]:
+    """The matrices of a batch as views of a bounded size on a CPU, so that Ctrl-C is answered between them. What an
+    expanded tensor repeats comes once."""
+    value = value[tuple(slice(0, 1) if not stride else slice(None) for stride in value.stride()[:-2])]
+    if value.device.type != "cpu" or value.numel() <= PIECE:
+        yield value
+        return
+    for dim, size in enumerate(value.shape[:-2]):
+        if size > 1:
+            for part in value.split(max(1, PIECE * size // value.numel()), dim):
+                yield from pieces(part)
+            return
+    yield value

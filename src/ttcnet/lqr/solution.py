@@ -10,6 +10,8 @@ from torch import Tensor
 from .arithmetic import apply, full_precision
 from .problem import LQR
 
+PIECE = 2**23  # numbers of problems whose residual a CPU finds at once
+
 
 @dataclass(frozen=True, eq=False)
 class Solution:
@@ -44,7 +46,25 @@ class Solution:
         p = problem.standard_form()
         u, h, costate = (x.to(p.h0.dtype) for x in (self.u, self.h, self.costate))
         with full_precision(u.device):
-            return _violation(p, u, h, costate, torch.finfo(self.u.dtype))
+            return _in_pieces(p, u, h, costate, torch.finfo(self.u.dtype))
+
+
+def _in_pieces(p: LQR, u: Tensor, h: Tensor, costate: Tensor, info: torch.finfo) -> Tensor:
+    """`_violation`, of some problems at a time on a CPU, so that Ctrl-C is answered between them."""
+    batch, numbers = p.batch_shape, p.horizon * (p.state_size + p.action_size) ** 2
+    alike = all(x.shape[:-2] == batch for x in (u, h, costate))
+    if batch.numel() * numbers <= PIECE or max(batch, default=1) == 1 or u.device.type != "cpu" or not alike:
+        return _violation(p, u, h, costate, info)
+    dim = next(place for place, size in enumerate(batch) if size > 1)
+    at_once = max(1, PIECE * batch[dim] // (batch.numel() * numbers))
+    found = []
+    for start in range(0, batch[dim], at_once):
+        count = min(at_once, batch[dim] - start)
+        fields = {name: value.narrow(dim, start, count) for name, value in p.given().items()}
+        some = LQR(**fields, horizon=p.horizon)
+        now, states, costates = (x.narrow(dim, start, count) for x in (u, h, costate))
+        found.append(_in_pieces(some, now, states, costates, info))
+    return torch.cat(found, dim)
 
 
 def _violation(p: LQR, u: Tensor, h: Tensor, costate: Tensor, info: torch.finfo) -> Tensor:

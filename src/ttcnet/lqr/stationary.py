@@ -124,12 +124,12 @@ def first_actions(family: StationaryLQR, horizon: int | Tensor) -> Tensor:
         part = StationaryLQR(**{name: value[some] for name, value in family._given().items()})
         u = _first_actions(part, horizon[some] if isinstance(horizon, Tensor) else horizon)
         if u.requires_grad:
-            u.register_hook(_pause)
+            u.register_hook(pause)
         found.append(u)
     return torch.cat(found)
 
 
-def _pause(g: Tensor) -> None:
+def pause(g: Tensor) -> None:
     """A moment of Python in the backward pass, so that Ctrl-C is answered."""
 
 

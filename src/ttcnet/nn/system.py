@@ -24,12 +24,15 @@ from torch.nn.functional import pad, softplus
 
 from ttcnet.errors import fail
 from ttcnet.lqr import StationaryLQR
+from ttcnet.lqr.adjoint import transformed
 from ttcnet.lqr.arithmetic import without_autocast, working_dtype
+from ttcnet.lqr.stationary import pause
 
 from .mixers.base import fill
 
 FADING = 0.3  # A_0 is -FADING times the identity: a state that is left alone fades
 SPREAD = 0.3  # spread of A and B over tokens in a new layer, where the pace is 1
+PIECE = 2**22  # numbers of the matrices of tokens that a CPU writes at once, so that Ctrl-C is answered
 SLOWEST = 1 / 32  # the slowest pace of a new layer
 
 
@@ -84,6 +87,17 @@ class SystemContext(nn.Module):
 
     def forward(self, inputs: Tensor) -> StationaryLQR:
         """The problems of N tokens, from the layer's projection (N, inputs)."""
+        n, m = self.sizes
+        at_once = max(1, PIECE // (self.heads * n * max(n, m)))
+        if len(inputs) <= at_once or inputs.device.type != "cpu" or torch.compiler.is_compiling() or transformed():
+            return self._problems(inputs)
+        parts = [vars(self._problems(some)) for some in inputs.split(at_once)]
+        for x in (x for part in parts for x in part.values() if x is not None and x.requires_grad):
+            x.register_hook(pause)
+        names = [name for name, value in parts[0].items() if value is not None]
+        return StationaryLQR(**{name: torch.cat([part[name] for part in parts]) for name in names})
+
+    def _problems(self, inputs: Tensor) -> StationaryLQR:
         with without_autocast(inputs.device):
             inputs = inputs.to(working_dtype(inputs.dtype))
             dtype = inputs.dtype

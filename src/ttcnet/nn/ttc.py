@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from ttcnet.bounds import check_size, check_weights
 from ttcnet.errors import fail
 from ttcnet.lqr import ModulatedLQR, Solution, StationaryLQR, plan
+from ttcnet.lqr.checks import FLOATS, not_traced
 from ttcnet.lqr.checks import horizon as check_horizon
-from ttcnet.lqr.checks import not_traced
 from ttcnet.lqr.plan import NAMES
 from ttcnet.nn.options import check_context, check_gain, check_homogeneous, context_of
 
@@ -106,6 +106,9 @@ class TTCLayer(nn.Module):
             fail("dropout", "must lie in [0, 1)", dropout, "Pass the share to drop, such as 0.1.", "out-of-range")
         self.dropout, self.zero_init, self.action_gain = dropout, zero_init, check_gain(action_gain)
         self.eps, self.backend = eps, backend
+        if dtype is not None and dtype not in FLOATS:
+            remedy = "Pass one of these, or leave it out."
+            fail("dtype", "must be float32, float64, float16 or bfloat16", dtype, remedy, "dtype")
         where: dict[str, Any] = {"device": device, "dtype": dtype}
         self.norm = nn.RMSNorm(width, eps=eps, **where)
         check_homogeneous(time_homogeneous)
@@ -175,6 +178,9 @@ class TTCLayer(nn.Module):
         if x.ndim == 0 or x.shape[-1] != self.width:
             remedy = "Build the layer with the width of its tokens."
             fail("x", f"must have shape (..., {self.width})", tuple(x.shape), remedy, "shape")
+        if not x.is_floating_point():
+            remedy = "Convert it with x.float(); numbers of tokens go through an embedding first."
+            fail("x", "must be a tensor of floating-point numbers", x.dtype, remedy, "dtype")
         return self.horizon if horizon is None else check_horizon(horizon)
 
     def _step(self, x: Tensor, horizon: int) -> Tensor:

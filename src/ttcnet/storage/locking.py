@@ -11,7 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ttcnet.errors import fail
-from ttcnet.storage.writing import clear
+from ttcnet.storage.special import check_regular_files
+from ttcnet.storage.writing import check_folder, clear
 
 try:
     import fcntl
@@ -28,6 +29,8 @@ def owned(folder: Path, field: str = "out") -> Iterator[None]:
     """Inside the block, only this process uses the folder, or the processes of one distributed job, each with its own
     lock. The folder is made if it does not exist, and removed if it stays empty. Unfinished files of killed processes
     are removed. If another command is using the folder, the error names `field`."""
+    check_folder(field, folder)
+    check_regular_files(field, folder)
     made = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     rank = os.environ.get("RANK", "0")

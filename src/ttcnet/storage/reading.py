@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,9 +14,10 @@ from typing import Any, NamedTuple
 
 from ttcnet.errors import fail
 from ttcnet.extras import require
-from ttcnet.model_names import is_path
+from ttcnet.storage.special import check_regular, descriptor, kind_of
 
 FILES = (".json", ".gz", ".csv", ".txt", ".parquet", ".zip")  # no dataset of the Hub has a name that ends so
+MOST = 2**30  # bytes from a pipe
 REMEDY = "Check its name, its subset and split (`ttcnet data` takes these), and the network."
 
 
@@ -36,9 +38,15 @@ def rows(source: str, split: str = "train", remedy: str = REMEDY, **options: Any
             yield Row(f"{source} row {number}", content)
 
 
+def is_path(name: str) -> bool:
+    """Whether it can only be a path: names of the Hub are owner/name, or a name alone."""
+    return name.startswith((".", "/", "~")) or name.count("/") > 1
+
+
 def is_file(source: str) -> bool:
     """Whether it is a file, and not a dataset of the Hub; an error if it can be neither."""
     path = Path(source)
+    check_regular("data", path)
     if path.is_file():
         return True
     if "/" not in source or is_path(source) or path.suffix.startswith(FILES):
@@ -96,11 +104,31 @@ def _object(line: str, place: str) -> dict[str, Any]:
     return content
 
 
+def read_bytes(path: Path, field: str | None = None) -> bytes:
+    """The content of a regular file. A pipe that this process was given, such as /dev/stdin or <(...), is read to its
+    end as well, if that comes soon."""
+    number = descriptor(path) if kind_of(path) is not None else None
+    if number is None or not (kind_of(path) in ("a pipe", "a socket") or os.isatty(number)):
+        check_regular(field or str(path), path)
+        return path.read_bytes()
+    with open(os.dup(number), "rb") as stream:
+        content = stream.read(MOST + 1)
+    if len(content) > MOST:
+        remedy = "Write it to a file, and pass that."
+        fail(field or str(path), f"must have {MOST} bytes or less through a pipe", "more", remedy, "too-large")
+    return content
+
+
+def read_text(path: Path, field: str | None = None) -> str:
+    """Likewise, a text in UTF-8; a UnicodeDecodeError if it is none."""
+    return read_bytes(path, field).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+
+
 def read_json(path: Path, remedy: str, **fields: type | tuple[type, ...]) -> dict[str, Any]:
     """The object that ttcnet wrote to a file, with at least these fields, each of its type. A file that was changed or
     is incomplete is an error."""
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         fail(str(path), "must be whole JSON", error, remedy, "damaged")
     check_fields(str(path), content, remedy, **fields)

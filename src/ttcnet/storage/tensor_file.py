@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ttcnet.errors import fail
+from ttcnet.storage.special import check_regular
 from ttcnet.storage.writing import replacing
 
 
@@ -68,6 +69,7 @@ def _facts(file: Any) -> dict[str, Any]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[Any]:
+    check_regular(str(path), path)
     with told(path):
         yield safe_open(path, "pt")
 

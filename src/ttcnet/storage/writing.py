@@ -10,7 +10,6 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ttcnet.errors import fail
+from ttcnet.storage.special import descriptor, kind_of
 
 PICTURES = (".png", ".pdf", ".svg")
 _UNFINISHED = re.compile(r"\.[0-9a-f]{8}\.tmp\..+")
@@ -86,30 +86,11 @@ def clear(folder: Path) -> None:
 def is_stream(path: Path) -> bool:
     """Whether `path` must not be replaced by a file: a device, a pipe, an open file of this process such as
     /dev/stdout."""
-    if _descriptor(path) is not None:
-        return True
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:
-        return False
-    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
-
-
-def _descriptor(path: Path) -> int | None:
-    """The number of the open file that a path such as /dev/stdout or /dev/fd/3 leads to."""
-    path = Path(os.path.abspath(path))
-    for _ in range(40):  # links
-        folder = path.parent.resolve()
-        if folder == Path(f"/proc/{os.getpid()}/fd") and path.name.isdecimal():
-            return int(path.name)
-        if not path.is_symlink():
-            return None
-        path = folder / os.readlink(path)
-    return None
+    return descriptor(path) is not None or kind_of(path) is not None
 
 
 def _pour(source: Path, path: Path) -> None:
-    number = _descriptor(path)  # if it were opened anew, it would be written from its beginning
+    number = descriptor(path)  # if it were opened anew, it would be written from its beginning
     for each in (sys.stdout, sys.stderr):
         each.flush()
     with source.open("rb") as content, open(path if number is None else os.dup(number), "wb") as stream:
@@ -134,9 +115,10 @@ def check_output(field: str, path: Path | None) -> None:
 
 def check_folder(field: str, path: Path) -> None:
     """Fail, before any work is done, if no folder can be made there. It is not made yet."""
-    there = next(each for each in (path, *path.absolute().parents) if each.exists())
+    there = next(each for each in (path, *path.absolute().parents) if os.path.lexists(each))
     if not there.is_dir() or not os.access(there, os.W_OK):
-        value = f"{path}, where {there} is {'read-only' if there.is_dir() else 'a file'}"
+        what = "a file" if there.exists() else "a link that leads nowhere"
+        value = f"{path}, where {there} is {'read-only' if there.is_dir() else kind_of(there) or what}"
         fail(field, "must be a folder that can be written", value, "Name another.", "not-writable")
 
 

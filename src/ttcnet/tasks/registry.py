@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ttcnet.errors import check_integer, fail
 from ttcnet.settings import check_type
+from ttcnet.storage.special import check_regular
 
 from .countdown.task import Countdown
 from .jsonl import JsonLines
@@ -42,6 +43,7 @@ def find(name: str, data: Path | None = None) -> Task:
     if name in MADE:
         return MADE[name]()
     path = Path(name)
+    check_regular("benchmark", path)
     if not path.is_file():
         remedy = f"Pass a file with problem and answer in every line, or a name: {', '.join(NAMES)}."
         fail("benchmark", "must be a known name or a file", repr(name), remedy, "not-found")

@@ -20,7 +20,7 @@ from ttcnet.machine.processes import check_shared, is_first_process, of_first, r
 from ttcnet.run_folder import SETTINGS, RunFolder, settings_of
 from ttcnet.storage import tensor_file
 from ttcnet.storage.locking import owned
-from ttcnet.storage.reading import check_fields
+from ttcnet.storage.reading import check_fields, read_bytes
 from ttcnet.storage.writing import put, temporary, write_bytes
 from ttcnet.terminal.console import tell
 
@@ -186,7 +186,7 @@ class Run(RunFolder):
             return
         remedy = "Correct the line; or move the file away, and the run is resumed with a new one."
         kept = []
-        for number, line in enumerate(log.read_bytes().splitlines(keepends=True), 1):
+        for number, line in enumerate(read_bytes(log).splitlines(keepends=True), 1):
             if line.endswith(b"\n"):
                 content = None
                 with suppress(ValueError, RecursionError):

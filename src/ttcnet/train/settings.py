@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from ttcnet.bounds import check_seed
+from ttcnet.bounds import check_count, check_rates, check_seed
 from ttcnet.errors import fail
 from ttcnet.nn.horizon import parse
 from ttcnet.nn.options import check_insert, parse_interleave
@@ -94,13 +95,12 @@ class FineTuning:
             value = getattr(self, name)
             if value is not None and value < 1:
                 fail(name, "must be 1 or more", value, "Pass a larger number.", "too-small")
-        for name in ("lr", "inserted_lr", "epochs"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                fail(name, "must be above 0 and finite", getattr(self, name), "Pass such a number.", "out-of-range")
-        if not 0 <= self.weight_decay < math.inf:
-            remedy = "Pass such a number."
-            fail("weight_decay", "must be 0 or more and finite", self.weight_decay, remedy, "out-of-range")
+            check_count(name, value)
+        if not 0 < self.epochs < math.inf:
+            fail("epochs", "must be above 0 and finite", self.epochs, "Pass such a number.", "out-of-range")
+        check_count("epochs", self.epochs)
+        check_rates(self, "lr", "inserted_lr")
+        check_out(self.out, self.model)
         check_seed(self.seed)
         if not 0 <= self.warm_up < 1:
             remedy = "Pass the share of the steps, such as 0.1."
@@ -140,3 +140,9 @@ class FineTuning:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def check_out(out: str, *inputs: str | None) -> None:
+    """Fail if a run would write into a folder that it reads."""
+    if any(each is not None and os.path.realpath(each) == os.path.realpath(out) for each in inputs):
+        fail("out", "must be another folder than the model's", repr(out), "Name a new folder.", "conflict")

@@ -11,6 +11,8 @@ from typing import Any
 
 from lm_eval.api.model import hash_args
 
+from ttcnet.storage.reading import read_bytes
+
 
 def _is_answer(content: Any) -> bool:
     """Whether a line holds a key, and a text, a likelihood, or a likelihood and whether it is the greedy answer."""
@@ -37,7 +39,7 @@ class AnswerCache:
         self.answers: dict[str, deque[Any]] = defaultdict(deque)
         self.found = 0
         for path in sorted(folder.glob("answers-*.jsonl")):
-            for line in path.read_bytes().splitlines():
+            for line in read_bytes(path).splitlines():
                 try:
                     content = json.loads(line)
                 except (ValueError, RecursionError):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ttcnet.errors import fail
 from ttcnet.run_folder import REMEDY, SETTINGS, RunFolder, settings_of
-from ttcnet.storage.reading import check_fields, rows
+from ttcnet.storage.reading import check_fields, read_bytes, rows
 from ttcnet.storage.writing import write_lines
 
 from ..engines.base import FAILED
@@ -86,7 +86,7 @@ def generations(folder: Path) -> list[dict[str, Any]]:
     did not fail counts. A line that is being written is skipped."""
     found: dict[Key, dict[str, Any]] = {}
     for path in sorted(folder.glob("generations.*.jsonl")):
-        whole, _, _ = path.read_bytes().rpartition(b"\n")
+        whole, _, _ = read_bytes(path).rpartition(b"\n")
         for number, text in enumerate(whole.split(b"\n") if whole else [], 1):
             try:
                 line = json.loads(text)
@@ -147,6 +147,6 @@ def problems_of(folder: Path) -> dict[int, Question]:
 def _mend(file: Path) -> None:
     """Cut off the half of a line that a killed process left behind."""
     if file.exists():
-        content = file.read_bytes()
+        content = read_bytes(file)
         if not content.endswith(b"\n"):
             os.truncate(file, content.rfind(b"\n") + 1)

@@ -12,9 +12,11 @@ seed: a puzzle for training is never in a test.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from ttcnet.bounds import check_count
 from ttcnet.errors import fail
 
 from .expressions import OPERATIONS, Step, Term, join, number
@@ -67,8 +69,16 @@ class Puzzle:
         return "test" if hashlib.sha256(key.encode()).digest()[0] % 10 == 0 else "train"
 
 
-def make(count: int, difficulty: Difficulty | None = None, *, seed: int = 0, split: str = "train") -> list[Puzzle]:
-    """`count` puzzles, no two alike. The same seed gives the same puzzles, and a larger count more of them.
+def make(
+    count: int,
+    difficulty: Difficulty | None = None,
+    *,
+    seed: int = 0,
+    split: str = "train",
+    report: Callable[[int], object] = lambda made: None,
+) -> list[Puzzle]:
+    """`count` puzzles, no two alike. The same seed gives the same puzzles, and a larger count more of them. `report` is
+    told now and then how many there are.
 
     Examples:
         >>> [(puzzle.numbers, puzzle.target, puzzle.expression) for puzzle in make(1, seed=3)]
@@ -76,6 +86,7 @@ def make(count: int, difficulty: Difficulty | None = None, *, seed: int = 0, spl
     """
     if count < 0:
         fail("count", "must be 0 or more", count, "Pass how many puzzles to make.", "too-small")
+    check_count("count", count)
     if split not in SPLITS:
         fail("split", f"must be one of {', '.join(SPLITS)}", repr(split), "Use one of those.", "unknown-name")
     difficulty = Difficulty() if difficulty is None else difficulty
@@ -93,6 +104,8 @@ def make(count: int, difficulty: Difficulty | None = None, *, seed: int = 0, spl
                 fail("count", "must be within reach", value, remedy, "too-large")
             continue
         made[key], fruitless = puzzle, 0
+        if len(made) % 1000 == 0:
+            report(len(made))
     return list(made.values())
 
 

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ttcnet.errors import fail
+from ttcnet.errors import TTCNetError, fail
+from ttcnet.storage.reading import read_bytes
 from ttcnet.storage.writing import write_bytes
 
 from .grid import UNITS, Board, name_of
@@ -142,8 +143,10 @@ def read(path: str | os.PathLike[str]) -> Boards:
 
 def _content(path: Path) -> bytes:
     try:
-        content = path.read_bytes()
+        content = read_bytes(path, f"{path}:")
     except OSError as error:
+        if isinstance(error, TTCNetError):
+            raise
         remedy = "Pass a CSV file of puzzle,solution."
         fail(f"{path}:", "must be a file that can be read", error.strerror, remedy, "not-readable", type(error))
     if content[:2] != b"\x1f\x8b":

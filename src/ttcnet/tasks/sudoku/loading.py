@@ -11,6 +11,7 @@ from ttcnet.command_options import usable
 from ttcnet.errors import fail
 from ttcnet.extras import require
 from ttcnet.model_names import LONGEST, reason
+from ttcnet.storage.special import check_regular_files
 from ttcnet.terminal.console import say
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def _check_model(folder: Path) -> None:
     rule, remedy = "must be the folder of a Sudoku model", "Pass the folder that `ttcnet sudoku train` named."
     if (folder / "model" / "config.json").is_file():
         fail("model", rule, f"{folder}, the folder of a run", f"Pass {folder / 'model'}.", "no-model")
+    check_regular_files("model", folder)
     for name in ("config.json", "model.safetensors"):
         if not (folder / name).is_file():
             fail("model", rule, f"{folder}, which has no {name}", remedy, "not-found")

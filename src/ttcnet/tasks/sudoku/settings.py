@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from ttcnet.bounds import check_seed
+from ttcnet.bounds import check_count, check_rates, check_seed
 from ttcnet.errors import fail
 from ttcnet.nn.options import SUPERVISION, check_context
 from ttcnet.settings import check_type
@@ -105,6 +104,7 @@ class SudokuTraining:
         ):
             if getattr(self, field) is not None and getattr(self, field) < 1:
                 fail(field, "must be 1 or more", getattr(self, field), "Pass a larger number.", "too-small")
+            check_count(field, getattr(self, field))
         for field in OF_INSERTED:
             if getattr(self, field) not in (None, False) and ARCHITECTURES[self.architecture]["interleave"] is None:
                 rule = f"must be left out for {self.architecture}, which has no TTC layers"
@@ -119,10 +119,7 @@ class SudokuTraining:
             rule = f"must be one of {', '.join(SUPERVISION)}"
             fail("supervision", rule, repr(self.supervision), "Use one of those.", "unknown-name")
         check_context(self.context)
-        for field in ("lr", "final_lr", "weight_decay", "inserted_lr"):
-            if getattr(self, field) is not None and not 0 <= getattr(self, field) < math.inf:
-                remedy = "Pass 0.001, for example."
-                fail(field, "must be 0 or more and finite", getattr(self, field), remedy, "out-of-range")
+        check_rates(self, "lr", "final_lr", "inserted_lr", zero=True)
         check_seed(self.seed)
         if not 0 <= self.ema < 1:
             fail("ema", "must lie in [0, 1)", self.ema, "Pass 0.999, say, or 0 for none.", "out-of-range")

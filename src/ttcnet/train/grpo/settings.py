@@ -6,12 +6,12 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, get_type_hints
 
-from ttcnet.bounds import check_seed
+from ttcnet.bounds import check_count, check_rates, check_seed
 from ttcnet.errors import fail
 from ttcnet.nn.horizon import parse
 from ttcnet.settings import check_type
 
-from ..settings import TRAINED
+from ..settings import TRAINED, check_out
 
 COUNTS = (
     "batch", "device_batch", "updates", "max_tokens", "tokens_at_once", "lora_rank", "steps", "save_every", "keep",
@@ -113,17 +113,20 @@ class Reinforcement:
         for name in COUNTS:
             if getattr(self, name) < 1:
                 fail(name, "must be 1 or more", getattr(self, name), "Pass a larger number.", "too-small")
+            check_count(name, getattr(self, name))
+        check_count("samples", self.samples)
         if self.samples < 2:
             remedy = "Pass 8, say: samples of an example are compared with each other."
             fail("samples", "must be 2 or more", self.samples, remedy, "too-small")
-        for name in ("lr", "inserted_lr", "temperature", "clip", "clip_high"):
+        for name in ("temperature", "clip", "clip_high"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 fail(name, "must be above 0 and finite", value, "Pass such a number.", "out-of-range")
         check_seed(self.seed)
-        for name in ("weight_decay", "beta"):
-            if not 0 <= getattr(self, name) < math.inf:
-                fail(name, "must be 0 or more and finite", getattr(self, name), "Pass such a number.", "out-of-range")
+        check_rates(self, "lr", "inserted_lr")
+        check_out(self.out, self.model, self.adapter)
+        if not 0 <= self.beta < math.inf:
+            fail("beta", "must be 0 or more and finite", self.beta, "Pass such a number.", "out-of-range")
         if not 0 <= self.warm_up < 1:
             remedy = "Pass the share of the steps, such as 0.1."
             fail("warm_up", "must lie in [0, 1)", self.warm_up, remedy, "out-of-range")

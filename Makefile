@@ -79,9 +79,9 @@ $(VENV)/demo.installed: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable '.[plot,models]'
 	@touch $@
 
-# mpc pins an old numpy that it does not need, hence --no-deps
+# peers in tests; mpc pins an old numpy that it does not need, hence --no-deps. CasADi takes 280 MB: its tests skip
 $(VENV)/test.installed: $(BIN)/python pyproject.toml constraints.txt
 	@echo "Installing ttcnet and its development tools into $(VENV) (a few minutes the first time) ..."
 	$(PIP) --editable '.[dev]'
-	$(PIP) --no-deps mpc==0.0.6
+	$(PIP) --no-deps mpc==0.0.6 osqp==1.1.3
 	@touch $@

@@ -32,7 +32,9 @@ def parameters() -> None:
 
 @app.command()
 def dense(
-    problems: Annotated[list[int] | None, typer.Option(help="How many problems at once; may be repeated.")] = None,
+    problems: Annotated[
+        list[int] | None, typer.Option(help="How many problems at once, such as 4096 or 65536; may be repeated.")
+    ] = None,
     n: Annotated[int, typer.Option(min=1, help="Size of the states.")] = 12,
     m: Annotated[int, typer.Option(min=1, help="Number of actions.")] = 4,
     horizon: Annotated[int, typer.Option(min=1, help="Steps.")] = 50,
@@ -40,24 +42,29 @@ def dense(
     device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to solve.")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="CSV file to write; results/dense-DEVICE.csv if not given.")] = None,
 ) -> None:
-    """Measure `solve` on dense problems beside mpc.pytorch, diffilqrax and autograd."""
+    """Measure `solve` on dense problems beside mpc.pytorch, diffilqrax, autograd, OSQP and CasADi."""
     rows = dense_rows(problems or [1, 64, 1024], n, m, horizon, budget, device)
     _publish(rows, out or RESULTS / f"dense-{device}.csv", "error_gradient")
 
 
 @app.command()
 def limited(
-    problems: Annotated[list[int] | None, typer.Option(help="How many problems at once; may be repeated.")] = None,
+    problems: Annotated[
+        list[int] | None, typer.Option(help="How many problems at once, such as 4096 or 65536; may be repeated.")
+    ] = None,
     budget: Annotated[float, typer.Option(help="Seconds for which each time is measured.")] = 2.0,
-    out: Annotated[Path, typer.Option(help="CSV file to write.")] = RESULTS / "limited-cpu.csv",
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to solve.")] = "cpu",
+    out: Annotated[
+        Path | None, typer.Option(help="CSV file to write; results/limited-DEVICE.csv if not given.")
+    ] = None,
 ) -> None:
     """Measure `solve_constrained` and `ilqr` with bounded actions, beside mpc.pytorch, OSQP, Clarabel and CasADi."""
-    _publish(limited_rows(problems or [1, 64, 1024], budget), out)
+    _publish(limited_rows(problems or [1, 64, 1024], budget, device), out or RESULTS / f"limited-{device}.csv")
 
 
 def _publish(rows: list[Row], out: Path, *more: str) -> None:
     write(rows, out)
-    names = ("provider", "problems", "forward_ms", "both_ms", "error_u", *more, "busy", "status")
+    names = ("case", "provider", "problems", "forward_ms", "both_ms", "error_u", *more, "solved", "busy", "status")
     for row in rows:
         say("  ".join(f"{name} {row[name]}" for name in names if row.get(name)))
     say(f"Written to {out}")

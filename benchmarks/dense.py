@@ -1,10 +1,11 @@
-"""Dense problems: `solve` beside mpc.pytorch, diffilqrax and a textbook Riccati recursion under autograd.
+"""Dense problems: `solve` beside mpc.pytorch, diffilqrax, a textbook Riccati recursion under autograd, OSQP and CasADi.
 
 Every provider solves the same random problems in float32, n = 12, m = 4, T = 50 unless told otherwise, forward alone
-and with the gradients of all matrices and h0. Errors are those of u and of the gradients against float64, each over the
-largest entry. Times are medians; a provider that is not installed is left out, and `status` has the error of one that
-failed. `busy` is the machine's load by other programs when the measurement began, per core:
-above about 0.1, times are unreliable.
+and with the gradients of all matrices and h0. OSQP and CasADi have no gradients, compute in float64, and solve up to
+1,024 problems, one after another. Errors are those of u and of the gradients against float64, each over the largest
+entry. Times are medians; a provider that is not installed is left out, and `status` has the error of one that failed.
+`busy` is the machine's load by other programs when the measurement began, per core: above about 0.1, times are
+unreliable.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from torch import Tensor
 from ttcnet.bench.peers import by_diffilqrax
 from ttcnet.bench.results import Row, stamp
 from ttcnet.lqr import LQR, solve
+
+from .one_by_one import MOST, casadi, one_by_one, osqp
 
 FIELDS = ("A", "B", "Q", "R", "h0")
 Provider = Callable[[LQR], Tensor]
@@ -84,14 +87,18 @@ PROVIDERS: dict[str, Provider] = {
     "autograd-riccati": by_autograd,
     "mpc.pytorch": by_mpc_pytorch,
     "diffilqrax": by_diffilqrax,
+    "osqp": lambda problem: one_by_one(osqp)(doubled(problem))[0],
+    "casadi": lambda problem: one_by_one(casadi)(doubled(problem))[0],
 }
-PACKAGES = {"mpc.pytorch": "mpc", "diffilqrax": "diffilqrax"}
-CPU_ONLY = ("diffilqrax",)
+PACKAGES = {"mpc.pytorch": "mpc", "diffilqrax": "diffilqrax", "osqp": "osqp", "casadi": "casadi"}
+ONE_BY_ONE = ("osqp", "casadi")
+CPU_ONLY = ("diffilqrax", *ONE_BY_ONE)
 
 
-def available(device: str) -> list[str]:
+def available(device: str, problems: int = 1) -> list[str]:
     """The providers that can be measured here."""
     there = [name for name in PROVIDERS if name not in PACKAGES or importlib.util.find_spec(PACKAGES[name])]
+    there = [name for name in there if problems <= MOST or name not in ONE_BY_ONE]
     return [name for name in there if device == "cpu" or name not in CPU_ONLY]
 
 
@@ -138,12 +145,12 @@ def dense_rows(
     for problems in sizes:
         problem = draw(problems, n, m, horizon, device)
         right = both(by_solve, doubled(problem))
-        for name in available(device):
+        for name in available(device, problems):
             busy = os.getloadavg()[0] / (os.cpu_count() or 1)
             told = {"provider": name, "device": device, "problems": problems, "n": n, "m": m, "horizon": horizon}
             told |= {"threads": torch.get_num_threads(), "busy": f"{busy:.2f}"}
             try:
-                measured = _measured(PROVIDERS[name], problem, right, budget) | {"status": "ok"}
+                measured = _measured(PROVIDERS[name], problem, right, budget, name not in ONE_BY_ONE) | {"status": "ok"}
             except (RuntimeError, ValueError) as error:  # such as out of memory
                 measured = dict.fromkeys(MEASURED, "") | {"status": str(error).partition("\n")[0][:100]}
             rows.append({key: str(value) for key, value in (told | measured).items()} | where)
@@ -153,13 +160,17 @@ def dense_rows(
 MEASURED = ("forward_ms", "both_ms", "error_u", "error_gradient")
 
 
-def _measured(provider: Provider, problem: LQR, right: tuple[Tensor, ...], budget: float) -> dict[str, str]:
-    found = both(provider, problem)
-
+def _measured(
+    provider: Provider, problem: LQR, right: tuple[Tensor, ...], budget: float, differentiable: bool
+) -> dict[str, str]:
     def forward() -> Tensor:
         with torch.no_grad():
             return provider(problem)
 
+    if not differentiable:
+        values = (f"{milliseconds(forward, budget):.3g}", "", f"{error(forward(), right[0]):.1e}", "")
+        return dict(zip(MEASURED, values, strict=True))
+    found = both(provider, problem)
     values = (
         f"{milliseconds(forward, budget):.3g}",
         f"{milliseconds(lambda: both(provider, problem), budget):.3g}",

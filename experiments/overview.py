@@ -147,7 +147,7 @@ def picture(found: list[Task]) -> Any:
     bars.invert_yaxis()
     bars.xaxis.set_major_formatter(pyplot.matplotlib.ticker.PercentFormatter(1))
     bars.plot([], [], color=BLUE, lw=6, label="TTC, plans ahead")
-    bars.plot([], [], color=ORANGE, lw=6, label="TTC, one step, told T")
+    bars.plot([], [], color=ORANGE, lw=6, label="TTC, one step")
     bars.legend(loc="upper right", fontsize=8)
     styles = [(colour, dash) for dash in ("-", "--") for colour in COLOURS]
     for task, (colour, dash) in zip(found, styles, strict=False):

@@ -24,7 +24,7 @@ from ttcnet.bench import measure as measuring
 from ttcnet.bench.decode import DecodePoint, measure_decoding
 from ttcnet.bench.measure import Outcome, Point, measure_here
 from ttcnet.bench.providers import PROVIDERS, check_provider, installed
-from ttcnet.bench.results import line, parse, read, stamp, write
+from ttcnet.bench.results import line, measured, parse, read, stamp, write
 from ttcnet.bench.sweeps import SWEEPS, History, expand
 from ttcnet.cli import bench as command
 from ttcnet.cli.bench import app
@@ -375,3 +375,14 @@ def test_the_first_tokens_of_a_text_do_not_count(monkeypatch):
 
     monkeypatch.setattr(decode, "_generate", generate)
     assert decode._seconds_of_tokens(None, DecodePoint("tiny", 8, True, 3, 40, "cpu")) == 1.0
+
+
+@pytest.mark.parametrize("change", ["bytes", "number"])
+def test_a_damaged_file_is_not_resumed(tmp_path, change):
+    file, where = tmp_path / "lqr.csv", stamp()
+    row = line(Point("plan", "trained", 1, 1), Outcome("ok"), where)
+    write([row | ({"horizon": "x"} if change == "number" else {})], file)
+    if change == "bytes":
+        file.write_bytes(b"\xff" + file.read_bytes())
+    with raises("damaged", str(file)):
+        measured(file, where)

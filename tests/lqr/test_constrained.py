@@ -5,6 +5,7 @@ import numpy
 import pytest
 import torch
 from scipy import sparse
+from torch.func import grad, jacfwd, jacrev, jvp, vmap
 
 from tests.raising import raises
 from ttcnet.lqr import LQR, Status, solve, solve_constrained
@@ -80,6 +81,41 @@ def by_clarabel(problem, i, **constraints):
     return str(found.status), numpy.array(found.x).reshape(problem.horizon, -1)
 
 
+def by_osqp(P, f, G, b):
+    osqp = pytest.importorskip("osqp", reason="OSQP is not installed")
+    solver, open_end = osqp.OSQP(), numpy.full(len(b), -numpy.inf)
+    exact = dict(eps_abs=1e-10, eps_rel=1e-10, max_iter=200000, polishing=True, verbose=False)
+    solver.setup(sparse.triu(sparse.csc_matrix(P), format="csc"), f, sparse.csc_matrix(G), open_end, b, **exact)
+    return solver.solve(raise_error=True).x
+
+
+def by_casadi(P, f, G, b):
+    casadi = pytest.importorskip("casadi", reason="CasADi is not installed")
+    shapes = {"h": casadi.DM(P).sparsity(), "a": casadi.DM(G).sparsity()}
+    solver = casadi.conic("solver", "qpoases", shapes, {"printLevel": "none"})
+    return numpy.array(solver(h=casadi.DM(P), g=f, a=casadi.DM(G), uba=b)["x"]).ravel()
+
+
+def by_cvxpy(P, f, G, b):
+    cvxpy = pytest.importorskip("cvxpy", reason="cvxpy is not installed")
+    x = cvxpy.Variable(len(f))
+    problem = cvxpy.Problem(cvxpy.Minimize(0.5 * cvxpy.quad_form(x, cvxpy.psd_wrap(P)) + f @ x), [G @ x <= b])
+    problem.solve(solver="CLARABEL", tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11)
+    return x.value
+
+
+@pytest.mark.parametrize("peer", [by_osqp, by_casadi, by_cvxpy])
+@pytest.mark.parametrize(("n", "m", "T", "limit"), [(3, 4, 5, 0.5), (5, 2, 10, 0.3), (8, 6, 12, 0.05)])
+def test_peers_agree_on_bounded_and_affine_problems(peer, n, m, T, limit):
+    """Random convex costs of states and actions together, dynamics with an offset, one action bounded less."""
+    problem = systems(2, T, n, m, seed=1)
+    for i in range(2):
+        right = peer(*condensed(problem, i, u_min=-limit, u_max=1.5 * limit))
+        found = solve_constrained(problem, u_min=-limit, u_max=1.5 * limit)
+        assert numpy.abs(right.reshape(T, m) - found.u[i].numpy()).max() < 1e-5 * max(1, limit)
+        assert (found.u[i].abs() > limit - 1e-6).any(), "no bound was active"
+
+
 KINDS = {
     "actions": lambda p: dict(u_min=-0.4, u_max=0.5),
     "one side": lambda p: dict(u_max=0.1),
@@ -132,6 +168,30 @@ def test_infeasible_problems_are_named_and_the_others_solved():
         found = solve_constrained(problem, **constraints)
     assert found.status.tolist() == [0, 0, Status.INFEASIBLE, 0, 0, 0]
     assert by_clarabel(problem, 2, **constraints)[0] == "PrimalInfeasible"
+
+
+@pytest.mark.parametrize("missing", [1e-1, 1e-3, 1e-5, -1e-5, -1e-3])
+@pytest.mark.parametrize("unit", [1.0, 1e-3, 1e3])
+def test_infeasible_by_little(missing, unit):
+    """Five steps of at most one unit lead no further than five units."""
+    one = torch.ones(1, 5, 1, 1, dtype=DOUBLE)
+    problem = LQR(A=one, B=one, Q=one, R=one, h0=unit * torch.ones(1, 1, dtype=DOUBLE))
+    h_max = torch.full((5, 1), torch.inf, dtype=DOUBLE)
+    h_max[-1] = (1 - 5 - missing) * unit
+    found = solve_constrained(problem, u_min=-unit, u_max=unit, h_max=h_max, check=False)
+    assert found.status == (Status.INFEASIBLE if missing > 0 else Status.CONVERGED)
+
+
+def test_steps_that_would_go_round_in_circles():
+    """Mehrotra's method cycles in the third problem."""
+    torch.manual_seed(0)
+    A, B, h0 = (torch.randn(8, 4, size, dtype=DOUBLE) for size in (4, 2, 1))
+    A = 1.2 * A / torch.linalg.eigvals(A).abs().amax(-1)[:, None, None]
+    one = torch.eye(4, dtype=DOUBLE)[None, None]
+    problem = LQR(A[:, None], B[:, None], one, torch.full((1, 1, 2), 0.1, dtype=DOUBLE), h0[..., 0], horizon=50)
+    limit = 0.6 * solve(problem).u.abs().amax((1, 2), keepdim=True)
+    found = solve_constrained(problem, u_min=-limit, u_max=limit)
+    assert found.converged.all()
 
 
 def test_problems_without_a_minimum_are_named_and_the_others_solved():
@@ -197,6 +257,48 @@ def test_a_warm_start_takes_fewer_iterations():
         solve_constrained(moved, start=first, u_min=-0.4)
 
 
+def test_a_warm_start_from_problems_that_failed():
+    problem, constraints = systems(6), dict(u_min=-1.0, u_max=1.0, h_min=-20.0, h_max=20.0)
+    bad = {name: x.clone() for name, x in problem.given().items()}
+    bad["h0"][2] *= 50
+    bad["Q"][4] -= 50 * torch.eye(4, dtype=DOUBLE)
+    first = solve_constrained(LQR(**bad), check=False, **constraints)
+    assert first.status.tolist() == [0, 0, Status.INFEASIBLE, 0, Status.NO_MINIMUM, 0]
+    first.u[0, 3] = torch.nan
+    found, cold = (solve_constrained(problem, start=x, **constraints) for x in (first, None))
+    assert found.converged.all()
+    assert torch.allclose(found.u, cold.u, atol=1e-6)
+    assert (found.iterations[[0, 2, 4]] == cold.iterations[[0, 2, 4]]).all()
+
+
+def test_one_bad_bound_leaves_the_others_alone():
+    problem, u_max = systems(4), torch.full((4, 1, 1), 0.5, dtype=DOUBLE)
+    u_max[1], u_max[2] = -1, torch.nan
+    found = solve_constrained(problem, u_min=-0.4, u_max=u_max, check=False)
+    assert found.status.tolist() == [0, Status.INFEASIBLE, Status.NOT_FINITE, 0]
+    right = solve_constrained(problem, u_min=-0.4, u_max=0.5)
+    assert torch.allclose(found.u[[0, 3]], right.u[[0, 3]])
+
+
+def test_problems_without_a_solution_give_no_gradients():
+    """One bad problem of a batch would spoil what all of them share."""
+    fields = systems(5).given()
+    fields["h0"][1] *= 50
+    fields["Q"][2] -= 50 * torch.eye(4, dtype=DOUBLE)
+    fields["h0"][3] = torch.nan
+    fields["r"] = torch.zeros(1, 1, 2, dtype=DOUBLE, requires_grad=True)
+
+    def slope(rows):
+        some = {name: x if name == "r" else x[rows] for name, x in fields.items()}
+        u_max = torch.tensor(0.9).double().requires_grad_()
+        found = solve_constrained(LQR(**some), u_min=-1.0, u_max=u_max, h_min=-20.0, h_max=20.0, check=False)
+        price = (found.u.square().sum((1, 2)) + found.cost)[found.converged].sum()
+        return torch.autograd.grad(price, (fields["r"], u_max))
+
+    for some, whole in zip(slope([0, 4]), slope([0, 1, 2, 3, 4]), strict=True):
+        assert torch.allclose(some, whole)
+
+
 def test_float32_and_broadcasting():
     problem = systems(4, dtype=torch.float32)
     one = LQR(**({name: x[:1] for name, x in problem.given().items()} | {"h0": problem.h0}))
@@ -217,6 +319,21 @@ def test_an_iteration_limit_gives_a_warning():
     assert (found.iterations == 2).all()
 
 
+def test_transforms_are_refused():
+    problem = systems(2)
+
+    def price(h):
+        return solve_constrained(LQR(**(problem.given() | {"h0": h})), u_max=0.1, check=False).cost
+
+    one = {name: x[0] for name, x in problem.given().items()}
+    with raises("no-derivative", "solve_constrained"):
+        vmap(lambda h: solve_constrained(LQR(**(one | {"h0": h})), u_max=0.1, check=False).u)(problem.h0)
+    ways = (jacfwd, jacrev, lambda f: grad(lambda h: f(h).sum()), lambda f: lambda h: jvp(f, (h,), (h,)))
+    for transform in ways:
+        with raises("no-derivative", "solve_constrained"):
+            transform(price)(problem.h0)
+
+
 def test_second_derivatives_are_refused():
     problem = systems(1)
     problem.h0.requires_grad_()
@@ -232,6 +349,7 @@ def test_second_derivatives_are_refused():
         ("out-of-range", "bounds", dict(h_min=1, h_max=torch.zeros(4))),
         ("shape", "u_max", dict(u_max=torch.zeros(3))),
         ("not-finite", "h_min", dict(h_min=float("nan"))),
+        ("type", "u_max", dict(u_max="a")),
         ("missing", "d", dict(C=torch.zeros(1, 2, 4))),
         ("shape", "C", dict(C=torch.zeros(1, 2, 3), d=torch.zeros(2))),
         ("shape", "d", dict(D=torch.zeros(1, 2, 2), d=torch.zeros(3))),

@@ -77,6 +77,41 @@ def test_torch_func(name):
             torch.testing.assert_close(transform(slope, index)(*fields), found[k], rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.parametrize("price", [1.0, 1e-3, 1e-6, 1e-9])
+def test_cheap_actions_cost_no_digits(price):
+    """SciPy's answers meet the equation to 1e-9, which is their distance."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        A, B, half = (
+            torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((12, 12), (12, 1), (12, 6))
+        )
+        A, Q, R = 1.2 * A / 12**0.5, half @ half.mT, price * torch.ones(1, 1, dtype=torch.float64)
+        found = dare(A, B, Q, R)
+        P = torch.from_numpy(scipy.linalg.solve_discrete_are(*(x.numpy() for x in (A, B, Q, R))))
+        terms = (A.mT @ found.P @ A, A.mT @ found.P @ B @ found.K, Q, -found.P)
+        assert sum(terms).abs().max() < 1e-10 * max(x.abs().max() for x in terms)
+        assert (found.P - P).abs().max() < 1e-8 * P.abs().max()
+
+
+@pytest.mark.parametrize(("Q", "N"), [(-50.0, 0.0), (1.0, 3.0)])
+def test_a_cost_without_a_minimum_is_named(Q, N):
+    one = torch.ones(2, 1, 1, dtype=torch.float64)
+    Qs, Ns = torch.cat([one[:1], Q * one[:1]]), torch.cat([0 * one[:1], N * one[:1]])
+    with raises("not-positive", "[Q N; N' R]", r"problem \(1,\) of the batch"):
+        dare(1.1 * one, one, Qs, one, Ns)
+    found = dare(1.1 * one, one, Qs, one, Ns, check=False)
+    assert found.P[1].isnan().all()
+    torch.testing.assert_close(found.P[0], dare(1.1 * one[0], one[0], one[0], one[0]).P)
+
+
+def test_wrong_batches_and_checks_under_vmap():
+    A, B, Q, R, _ = system(3, 1, (2,))
+    with raises("shape", "leading dimensions", r"B \(3,\)"):
+        dare(A, B[:1].expand(3, -1, -1), Q, R)
+    with raises("conflict", "check"):
+        vmap(lambda A: dare(A, B[0], Q[0], R[0]).P)(A)
+
+
 def test_a_problem_that_does_not_settle_is_named():
     A, B, Q, R, _ = system(3, 1, (2,))
     lost = B.clone()

@@ -5,7 +5,8 @@ import warnings
 
 import pytest
 import torch
-from torch.func import vmap
+from torch.autograd import forward_ad
+from torch.func import grad, jacfwd, jacrev, jvp, vmap
 
 from tests.raising import raises
 from ttcnet.lqr import LQR, Status, ilqr, solve
@@ -164,6 +165,41 @@ def test_mpc_pytorch_finds_the_same_plan():
     assert torch.allclose(ours.u, theirs[:T].transpose(0, 1), atol=1e-4)
 
 
+@pytest.mark.parametrize(("name", "T"), [("pendulum", 15), ("cartpole", 12)])
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch to mpc, of functions that have new names
+def test_systems_of_mpc_pytorch_cost_as_much(name, T):
+    """Its own dynamics, goals, weights and bounds."""
+    mpc = pytest.importorskip("mpc.mpc", reason="mpc.pytorch is not installed")
+    systems = pytest.importorskip(f"mpc.env_dx.{name}", reason="mpc.pytorch is not installed")
+    system = {"pendulum": "PendulumDx", "cartpole": "CartpoleDx"}[name]
+    system = getattr(systems, system)(
+        torch.tensor({"pendulum": [10, 1, 1], "cartpole": [9.8, 1, 0.1, 0.5]}[name]).double()
+    )
+    angle, speed = torch.tensor([0.8, -1.2]).double(), torch.tensor([0.3, 0.5]).double()
+    h0 = torch.stack([angle.cos(), angle.sin(), speed], -1)
+    h0 = h0 if name == "pendulum" else torch.cat([torch.tensor([[0.1, -0.2], [-0.3, 0.4]]).double(), h0], -1)
+    n, weights = system.n_state, torch.cat([system.goal_weights, torch.tensor([system.ctrl_penalty])]).double()
+    slope = -torch.cat([system.goal_weights.sqrt() * system.goal_state, torch.zeros(1)]).double()
+    solver = mpc.MPC(
+        n, 1, T + 1, u_lower=system.lower, u_upper=system.upper, lqr_iter=200, verbose=-1, exit_unconverged=False,
+        eps=1e-7, grad_method=mpc.GradMethods.AUTO_DIFF, linesearch_decay=system.linesearch_decay,
+        max_linesearch_iter=system.max_linesearch_iter, backprop=False,
+    )  # fmt: skip
+    theirs = solver(h0, mpc.QuadCost(torch.diag(weights).expand(T + 1, 2, -1, -1), slope.expand(T + 1, 2, -1)), system)
+
+    def cost(h, u):
+        x = torch.cat([h, u])
+        return 0.5 * (weights * x.square()).sum() + (slope * x).sum()
+
+    def dynamics(h, u):
+        return system(h[None], u[None])[0]
+
+    ours = ilqr(dynamics, cost, h0, T, terminal=lambda h: cost(h, 0 * h[:1]), action_size=1, u_min=system.lower,
+                u_max=system.upper)  # fmt: skip
+    assert ours.converged.all()
+    assert torch.allclose(ours.cost, theirs[2].detach(), rtol=1e-5)
+
+
 def sample(h0, mass, path, weight, limit):
     """Every output of three pendulums, as a function of all that can have a gradient."""
 
@@ -248,6 +284,15 @@ def test_a_warm_start_takes_fewer_iterations():
     assert moved.iterations.sum() < cold.iterations.sum()
 
 
+def test_a_start_that_is_not_finite_is_left_out():
+    u = torch.ones(2, 10, 1, dtype=DOUBLE)
+    u[1, 3] = torch.nan
+    found = ilqr(pendulum, upright, hanging(2), 10, terminal=stands, u=u)
+    assert found.converged.all()
+    cold = ilqr(pendulum, upright, hanging(2)[1], 10, terminal=stands, action_size=1)
+    assert torch.allclose(found.u[1], cold.u)
+
+
 def test_problems_do_not_touch_each_other():
     h0 = hanging(6).reshape(2, 3, 2)
     mass = torch.rand(1, 3, 1, 1, dtype=DOUBLE) + 0.5
@@ -314,15 +359,45 @@ def test_the_others_are_solved_and_have_gradients():
     assert torch.allclose(h0.grad[:2], alone.grad)
 
 
-def test_a_point_that_is_no_minimum_has_no_gradient():
-    h0 = torch.zeros(2, 1, dtype=DOUBLE, requires_grad=True)
+def test_one_bad_bound_leaves_the_others_alone():
+    u_max = torch.full((4, 1, 1), 0.5, dtype=DOUBLE)
+    u_max[1], u_max[2] = -1, math.nan
+    found = ilqr(pendulum, upright, hanging(4), 8, action_size=1, u_min=-0.4, u_max=u_max, check=False)
+    assert found.status.tolist() == [0, Status.INFEASIBLE, Status.NOT_FINITE, 0]
+    right = ilqr(pendulum, upright, hanging(4), 8, action_size=1, u_min=-0.4, u_max=0.5)
+    assert torch.allclose(found.u[[0, 3]], right.u[[0, 3]])
 
-    def cost(h, u):
-        return (h[0] * 0 + u[0]).cos() * torch.where(h[0] >= 0, 1.0, -1.0).to(h)
 
-    found = ilqr(lambda h, u: h + 0 * u, cost, h0, 3, action_size=1)  # u = 0 is a maximum of cos
+def test_a_minimum_that_is_not_strict_has_no_gradient():
+    h0 = torch.tensor([[0.0], [1.0]], dtype=DOUBLE, requires_grad=True)
+
+    def cost(h, u):  # at h = 0 the action costs nothing and does nothing
+        return (h[0] * u[0]) ** 2 + h[0] * u[0]
+
+    found = ilqr(lambda h, u: h + 0 * u, cost, h0, 3, action_size=1)
+    assert found.converged.all()
     with raises("no-derivative", "ilqr", r"problem \(0,\)"):
         found.u.sum().backward()
+
+
+def test_transforms_are_refused():
+    """Without a rule, forward mode would give zeros."""
+
+    def price(h):
+        return ilqr(pendulum, upright, h, 5, terminal=stands, action_size=1, check=False).cost
+
+    h0 = hanging(2)
+    for transform in (
+        jacfwd,
+        jacrev,
+        vmap,
+        lambda f: grad(lambda h: f(h).sum()),
+        lambda f: lambda h: jvp(f, (h,), (h,)),
+    ):
+        with raises("no-derivative", "ilqr"):
+            transform(price)(h0)
+    with forward_ad.dual_level(), raises("no-derivative", "ilqr"):
+        price(forward_ad.make_dual(h0, h0))
 
 
 def test_second_derivatives_are_refused():
@@ -340,6 +415,16 @@ def test_second_derivatives_are_refused():
         ("shape", "terminal", dict(terminal=lambda h: h)),
         ("type", "dynamics", dict(dynamics=None)),
         ("type", "cost", dict(cost=lambda h, u: 0.0)),
+        ("type", "dynamics", dict(dynamics=lambda h, u, params: h)),
+        ("type", "cost", dict(cost=lambda h, u: u[0] ** 2, params=torch.ones(1))),
+        ("type", "terminal", dict(terminal=lambda h, params: h[0])),
+        ("type", "dynamics", dict(dynamics=lambda h, u: h + u if h[0] > 0 else h)),
+        ("type", "cost", dict(cost=lambda h, u: torch.tensor(h[0].item()))),
+        ("type", "dynamics", dict(dynamics=lambda h, u: torch.tensor([float(h[0]), 0.0]))),
+        ("dtype", "dynamics", dict(dynamics=lambda h, u: torch.eye(2, dtype=DOUBLE) @ h)),
+        ("shape", "dynamics", dict(dynamics=lambda h, u: torch.stack([h[:, 0], h[:, 1]], -1))),
+        ("shape", "dynamics", dict(dynamics=lambda h, u: torch.eye(3) @ h)),
+        ("type", "u_max", dict(u_max="a")),
         ("dtype", "dynamics", dict(dynamics=lambda h, u: pendulum(h, u).double())),
         ("dtype", "h0", dict(h0=torch.zeros(2).half())),
         ("shape", "h0", dict(h0=torch.zeros(()))),

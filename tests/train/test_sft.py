@@ -77,7 +77,7 @@ def test_all_tokens_of_answers_count_alike(make, tmp_path):
 @pytest.mark.parametrize("insert", ["ttc", "mamba", "gdn", "mesanet"])
 def test_norms_biases_and_rates_do_not_decay(insert, make):
     config = make(adapter=ADAPTER | {"insert": insert})
-    net = sft._insert(model(), config)
+    net = sft.insert(model(), config)
     task = Answers(net, examples_of(config, tokenizer(), Path(config.out)).rows, config)
     groups = {group["weight_decay"] > 0: {id(x) for x in group["params"]} for group in task.groups()}
     decays, stays = groups[True], groups[False]

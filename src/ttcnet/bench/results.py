@@ -7,9 +7,10 @@ import datetime
 import io
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from ttcnet.environment import commit, machine, versions
+from ttcnet.errors import fail
 from ttcnet.run_folder import check_settings
 from ttcnet.storage.reading import read_text
 from ttcnet.storage.special import check_regular
@@ -39,7 +40,10 @@ def parse(row: Row) -> tuple[Point, Outcome]:
 
 
 def read(path: Path) -> list[Row]:
-    return list(csv.DictReader(io.StringIO(read_text(path), newline="")))
+    try:
+        return list(csv.DictReader(io.StringIO(read_text(path), newline="")))
+    except (UnicodeDecodeError, csv.Error) as error:
+        _damaged(path, error)
 
 
 def sweep_of(row: Row) -> str:
@@ -61,7 +65,16 @@ def measured(path: Path, where: Row) -> list[Row]:
     compared: dict[str, Any] = dict(only=where.keys() - {"date"}, field="machine, versions and commit", remedy=remedy)
     for row in rows:
         check_settings(path, row, where, "measurements", **compared)
+        try:
+            parse(row)
+        except (KeyError, TypeError, ValueError) as error:
+            _damaged(path, error)
     return rows
+
+
+def _damaged(path: Path, error: Exception) -> NoReturn:
+    remedy = "Restore the file, or leave --resume out to measure everything anew."
+    fail(str(path), "must be a CSV file that `ttcnet bench` wrote", error, remedy, "damaged")
 
 
 def _make(kind: type[Kind], row: Row) -> Kind:

@@ -235,6 +235,46 @@ def decode(
     say(f"Written to {out}")
 
 
+@app.command()
+@errors_as_sentences()
+def full_size(
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
+    shape: Annotated[
+        str, typer.Option(help="8B (LoRA and inserted layers are trained), 1B (all is trained), or tiny.")
+    ] = "8B",
+    horizon: Annotated[int, typer.Option(min=1, help="Steps that TTC layers look ahead.")] = 8,
+    length: Annotated[int, typer.Option(min=2, help="Tokens of a sequence.")] = 4096,
+    check_pointing: Annotated[bool, typer.Option(help="Recompute activations, as ttcnet sft does.")] = True,
+    steps: Annotated[int, typer.Option(min=1, help="Steps to take the median of.")] = 20,
+    seconds: Annotated[float, typer.Option(help="Most seconds for the steps of an arm.")] = 60,
+    out: Annotated[Path, typer.Option(help="CSV file to write, after every arm.")] = Path("bench/full-size.csv"),
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the lines of the file and measure the rest.")] = False,
+) -> None:
+    """Fine-tuning at full size on one GPU, with random weights: steps with and without TTC layers, every 8 blocks; time
+    and memory beside what `ttcnet sft --dry-run` predicts."""
+    say("Starting transformers ...", err=True)
+    from ttcnet.bench.full_size import ARMS, measure_full_size, points
+
+    if shape not in ARMS:
+        fail("shape", f"must be one of {', '.join(ARMS)}", repr(shape), "Use one of those.", "unknown-name")
+    _check(device, out, "--device cpu --shape tiny")
+    where = stamp()
+    rows = measured(out, where) if resume else []
+    done = {tuple(row.get(name) for name in ("shape", "arm", "horizon", "length", "check_pointing")) for row in rows}
+    chosen = points(shape, horizon, length, check_pointing, device)
+    left = [each for each in chosen if tuple(str(value) for value in list(vars(each).values())[:5]) not in done]
+    known = {row["arm"]: float(row["step_ms"]) for row in rows if row["shape"] == shape}
+    for point, found in measure_full_size(left, steps, seconds, known):
+        rows.append({name: str(value) for name, value in (vars(point) | found).items()} | where)
+        write(rows, out)
+        say(
+            f"{point.arm}: {found['step_ms']:.1f} ms a step (predicted {found['predicted_ms']:.1f}), "
+            f"{found['tokens_per_second']:,.0f} tokens a second, {found['peak_gb']:.2f} GB (predicted "
+            f"{found['predicted_gb']:.2f}), {found['of_time_without_ttc']:.3f} of the time without TTC"
+        )
+    say(f"Written to {out}")
+
+
 def show(rows: list[tuple[Point, Outcome]], console: Console) -> None:
     table = Table(title="Planning, forward + backward, float32, n = m = 16")
     columns = (

@@ -11,6 +11,7 @@ from ttcnet.command_options import Trust, given
 from ttcnet.train.settings import FineTuning
 
 EVERY, HEADS, INSERT = "8", 16, "ttc"  # defaults of TTCAdapterConfig, which takes seconds to import
+OF_DRY_RUN = ("gpus", "gpu", "gpu_memory", "efficiency")
 KEYS = (
     "In a TOML file every setting has the name of its option, with _ for -; but insert, every and heads stand in a "
     "table named adapter, beside state_size = 16, action_size (state_size if not given), rank = 16, horizon = 8, "
@@ -78,6 +79,17 @@ def sft(
     log_every: Annotated[int, typer.Option(help="Steps between lines of the log.")] = FineTuning.log_every,
     report_to: Annotated[str, typer.Option(help="none, tensorboard, wandb, ...")] = FineTuning.report_to,
     seed: Annotated[int, typer.Option(help="Seed of weights, order and horizons.")] = FineTuning.seed,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Train nothing: print the memory of a GPU and the time that a run needs.")
+    ] = False,
+    gpus: Annotated[int, typer.Option(help="Of a dry run: how many GPUs.")] = 1,
+    gpu: Annotated[
+        str | None, typer.Option(help="Of a dry run: A100, H100, H200 or B200; the one that is here, else H100.")
+    ] = None,
+    gpu_memory: Annotated[float | None, typer.Option(help="Of a dry run: GB of each GPU.")] = None,
+    efficiency: Annotated[
+        float, typer.Option(help="Of a dry run: the share of the GPU's flop that matrix products reach.")
+    ] = 0.65,
     trust_remote_code: Trust = False,
 ) -> None:
     """Fine-tune a language model, with TTC layers inserted. Killed runs resume from their last checkpoint when
@@ -91,9 +103,21 @@ def sft(
     from ttcnet.terminal.console import say, tell
 
     with errors_as_sentences():
-        values = _values(settings, given(context, ("settings", "trust_remote_code")))
+        values = _values(settings, given(context, ("settings", "trust_remote_code", "dry_run", *OF_DRY_RUN)))
         config = from_table(FineTuning, values, str(settings or "the command line"))
         check_model(config.model)
+        imagined = given(context, [name for name in context.params if name not in OF_DRY_RUN])
+        if imagined and not dry_run:
+            fail(next(iter(imagined)), "is an option of a dry run", "a run", "Pass --dry-run.", "conflict")
+        if dry_run:
+            tell("Starting transformers ...")
+            for package in ("peft", "transformers"):
+                require(package, "sft", "ttcnet sft --dry-run")
+            from ttcnet.train.dry_run import dry_run as estimate
+
+            for line in estimate(config, **imagined, trust_remote_code=trust_remote_code).lines():
+                say(line)
+            return
         if is_file(config.data) and next(rows(config.data), None) is None:
             fail("data", "must have at least one row", f"none in {config.data}", "Check the file.", "no-data")
         tell("Starting transformers ...")

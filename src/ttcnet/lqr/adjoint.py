@@ -68,6 +68,13 @@ def transformed() -> bool:
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
+def refuse_transforms(what: str, otherwise: str = "Give it a batch, and differentiate by torch.autograd.") -> None:
+    """Raise under torch.func and in forward mode, for a search that has no rules for them."""
+    if transformed():
+        rule = "has no rule for torch.func (grad, vmap, jacrev, jvp, ...), nor for forward mode"
+        fail(what, rule, "a call inside of one", otherwise, "no-derivative")
+
+
 TWICE = (
     "use solve(family.unroll(horizon)), which autograd can differentiate any number of times, in place of "
     "plan(family, horizon)"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from . import checks
-from .adjoint import Terms, adjoint_terms, completed, products, refuse_second_derivatives
+from .adjoint import Terms, adjoint_terms, completed, products, refuse_second_derivatives, refuse_transforms
 from .arithmetic import apply, full_precision
 from .constraints import Constraints, read
 from .interior_point import State, curvature, weighted
@@ -27,6 +27,10 @@ HOLD = 1e8  # weight of active inequalities in the gradients, over the curvature
 @dataclass(frozen=True, eq=False)
 class ConstrainedSolution:
     """The optimum of a problem with constraints, and how well each problem of the batch went.
+
+    Numbers of a problem that did not converge are where its search ended: do not use them as actions. Its gradients
+    are zero if it has no solution (INFEASIBLE, NO_MINIMUM, NOT_FINITE), so that a batch can train on the others, and
+    otherwise as good as `residual`.
 
     Attributes:
         u: actions u_1..u_T, (..., T, m).
@@ -93,6 +97,7 @@ def solve_constrained(
         >>> solve_constrained(problem, u_min=-0.4).u.squeeze(-1)
         tensor([-0.4000, -0.3600, -0.1200], dtype=torch.float64)
     """
+    refuse_transforms("solve_constrained")
     if not isinstance(problem, LQR):
         checks.fail("problem", "must be an LQR", type(problem).__name__, "Build one with LQR(...).", "type")
     if problem.horizon < 1:
@@ -109,17 +114,19 @@ def solve_constrained(
     if check:
         problem.check()
     batch = problem.batch_shape
-    b, C, D, sizes = read(problem, u_min, u_max, h_min, h_max, C, D, d)
+    limits = read(problem, u_min, u_max, h_min, h_max, C, D, d, check)
     dense = problem.standard_form(torch.float64)
     fields = [getattr(dense, name) for name in Terms._fields]
     flat = [None if x is None else x.reshape(-1, *x.shape[len(batch) :]) for x in fields]
     notes: dict[str, Any] = {}
-    parts = tuple(sizes.tolist())
-    with full_precision(b.device):
-        u, h, costate = _Interior.apply((parts, start, max_iterations, tolerance, notes), b, C, D, *flat)
-        cost = LQR(**dict(zip(Terms._fields, flat, strict=True))).objective(u, h)  # type: ignore[arg-type]
-    asked, state = problem.h0.dtype, notes["state"]
-    multipliers = Constraints(b.detach(), parts, C.detach(), D.detach()).split(state.z)
+    whole = LQR(**dict(zip(Terms._fields, flat, strict=True)))  # type: ignore[arg-type]
+    with full_precision(problem.h0.device):
+        u, h, costate = _Interior.apply((limits, start, max_iterations, tolerance, notes), *limits[:3], *flat)
+        asked, state = problem.h0.dtype, notes["state"]
+        none = without_solution(state.status)
+        point = (torch.where(none[:, None, None], 0, x) for x in (u, h))
+        cost = torch.where(none, whole.objective(u.detach(), h.detach()).detach(), whole.objective(*point))
+    multipliers = Constraints(limits.b.detach(), limits.sizes, limits.C.detach(), limits.D.detach()).split(state.z)
     u, h, costate, cost = (x.reshape(batch + x.shape[1:]).to(asked) for x in (u, h, costate, cost))
     prices = {name: x.reshape(batch + x.shape[1:]).to(asked) for name, x in multipliers.items()}
     status, residual, iterations = (x.reshape(batch) for x in (state.status, state.residual, state.iterations))
@@ -132,11 +139,14 @@ def solve_constrained(
 class _Interior(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, how: Any, b: Tensor, C: Tensor, D: Tensor, *fields: Any) -> Any:
-        sizes, start, max_iterations, tolerance, notes = how
+        limits, start, max_iterations, tolerance, notes = how
+        sizes = limits.sizes
         state = State(Terms(*fields), Constraints(b, sizes, C, D), start)
+        state.status[limits.crossed] = int(Status.INFEASIBLE)
+        state.status[limits.broken] = int(Status.NOT_FINITE)
         state.run(max_iterations, tolerance)
         notes["state"] = state
-        ctx.sizes = sizes
+        ctx.sizes, ctx.none = sizes, without_solution(state.status)
         ctx.save_for_backward(b, C, D, state.u, state.h, state.costate, state.s, state.z, *fields)
         return state.u.clone(), state.h.clone(), state.costate.clone()
 
@@ -147,6 +157,7 @@ class _Interior(torch.autograd.Function):
         )
         b, C, D, u, h, costate, s, z, *fields = ctx.saved_tensors
         terms, limits = Terms(*fields), Constraints(b, ctx.sizes, C, D)
+        grads = tuple(torch.where(ctx.none.reshape(-1, *[1] * (g.ndim - 1)), 0, g) for g in grads)
         with full_precision(u.device):
             w = _active(terms, limits, s, z)
             problem, Q0 = weighted(adjoint_terms(terms, *grads), limits, w)
@@ -158,8 +169,16 @@ class _Interior(torch.autograd.Function):
             z_ = w * limits.values(u_, h_)
             dC, dD = limits.gradients(u, h, z, u_, h_, z_)
             of = products((u, h, costate), (u_, h_, costate_))
-        wanted = (g if x is not None else None for x, g in zip(terms, of, strict=True))
-        return None, -z_, dC, dD, *wanted
+        found_all = (-z_, dC, dD, *(g if x is not None else None for x, g in zip(terms, of, strict=True)))
+        none = ctx.none
+        return None, *(
+            None if g is None else torch.where(none.reshape(-1, *[1] * (g.ndim - 1)), 0, g) for g in found_all
+        )
+
+
+def without_solution(status: Tensor) -> Tensor:
+    """Which problems have no solution, and so no gradients: those of the others must not suffer."""
+    return (status != Status.CONVERGED) & (status != Status.ITERATION_LIMIT) & (status != Status.STALLED)
 
 
 def _active(terms: Terms, limits: Constraints, s: Tensor, z: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ All of them lie side by side in one dimension, (P, M). An infinite bound is no i
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -95,20 +95,35 @@ class Constraints:
         )
 
 
-def read(problem: LQR, u_min: Any, u_max: Any, h_min: Any, h_max: Any, C: Any, D: Any, d: Any) -> tuple[Tensor, ...]:
-    """b (P, M), C and D of the problem's constraints, in float64, differentiable; and the sizes of the parts of b."""
+class Read(NamedTuple):
+    """Constraints in float64, differentiable, the sizes of the parts of b, and which problems have bounds that cross or
+    NaN in a constraint, (P,)."""
+
+    b: Tensor
+    C: Tensor
+    D: Tensor
+    sizes: tuple[int, ...]
+    crossed: Tensor
+    broken: Tensor
+
+
+def read(
+    problem: LQR, u_min: Any, u_max: Any, h_min: Any, h_max: Any, C: Any, D: Any, d: Any, check: bool = True
+) -> Read:
+    """The constraints of `problem`. If checked, bounds that cross and NaN are errors; otherwise the problems that have
+    them are left without constraints."""
     batch, T, n, m = problem.batch_shape, problem.horizon, problem.state_size, problem.action_size
     if all(x is None for x in (u_min, u_max, h_min, h_max, C, D, d)):
         checks.fail("constraints", "must be given", "none", "Without any, use solve.", "missing")
     given: list[Tensor] = []
     for name, value, size in (("u_max", u_max, m), ("u_min", u_min, m), ("h_max", h_max, n), ("h_min", h_min, n)):
         if value is not None:
-            bound = _ready(name, value, problem, (*batch, T, size), "(..., T, size)")
+            bound = _ready(name, value, problem, (*batch, T, size), "(..., T, size)", check)
             given.append((bound if name.endswith("max") else -bound).reshape(batch.numel(), T * size))
         else:
             given.append(problem.h0.new_zeros(batch.numel(), 0, dtype=torch.float64))
     crossed = _crossed(given[0], given[1]) | _crossed(given[2], given[3])
-    if crossed.any():
+    if check and crossed.any():
         which = f"problem {checks.first(crossed.reshape(batch))} of the batch" if batch else "the problem"
         checks.fail("bounds", "must have the lower below the upper", f"a larger lower bound in {which}", "Swap or move them.", "out-of-range")  # noqa: E501  # fmt: skip
     if (d is None) != (C is None and D is None):
@@ -117,16 +132,23 @@ def read(problem: LQR, u_min: Any, u_max: Any, h_min: Any, h_max: Any, C: Any, D
         )
     k = 0 if d is None else (C if C is not None else D).shape[-2]
     none_C, none_D = (problem.h0.new_zeros(*batch, steps, k, size).double() for steps, size in ((T + 1, n), (T, m)))
-    full_C = none_C if C is None else _ready("C", C, problem, none_C.shape, "(..., T+1, k, n)")
-    full_D = none_D if D is None else _ready("D", D, problem, none_D.shape, "(..., T, k, m)")
+    full_C = none_C if C is None else _ready("C", C, problem, none_C.shape, "(..., T+1, k, n)", check)
+    full_D = none_D if D is None else _ready("D", D, problem, none_D.shape, "(..., T, k, m)", check)
     rows = problem.h0.new_zeros(*batch, T + 1, 0).double()
     if d is not None:
-        rows = _ready("d", d, problem, (*batch, T + 1, k), "(..., T+1, k)")
+        rows = _ready("d", d, problem, (*batch, T + 1, k), "(..., T+1, k)", check)
         if D is None:  # h_0 is given, and no action enters
             rows = torch.cat([torch.full_like(rows[..., :1, :], torch.inf), rows[..., 1:, :]], -2)
     given.append(rows.reshape(batch.numel(), -1))
     C, D = (x.reshape(batch.numel(), *x.shape[-3:]) for x in (full_C, full_D))
-    return torch.cat(given, -1), C, D, torch.tensor([x.shape[-1] for x in given])
+    b = torch.cat(given, -1)
+    crossed = crossed | (b.detach() == -torch.inf).any(-1)
+    broken = torch.cat([x.detach().isnan().flatten(1) for x in (b, C, D)], -1).any(-1)
+    bad = crossed | broken
+    if bad.any():
+        b = torch.where(bad[:, None], torch.inf, b)
+        C, D = (torch.where(bad[:, None, None, None], 0, x) for x in (C, D))
+    return Read(b, C, D, tuple(x.shape[-1] for x in given), crossed, broken)
 
 
 def _crossed(upper: Tensor, lower: Tensor) -> Tensor:
@@ -136,13 +158,16 @@ def _crossed(upper: Tensor, lower: Tensor) -> Tensor:
     return (-lower.detach() > upper.detach()).any(-1)
 
 
-def _ready(name: str, value: Any, problem: LQR, shape: tuple[int, ...], form: str) -> Tensor:
-    value = torch.as_tensor(value, device=problem.h0.device).double()
+def _ready(name: str, value: Any, problem: LQR, shape: tuple[int, ...], form: str, check: bool) -> Tensor:
+    try:
+        value = torch.as_tensor(value, device=problem.h0.device).double()
+    except (TypeError, ValueError, RuntimeError):
+        checks.fail(name, "must be a number or a tensor", type(value).__name__, "Pass numbers.", "type")
     try:
         full = value.expand(shape)
     except RuntimeError:
         rule = f"must broadcast to {form} = {tuple(shape)}"
         checks.fail(name, rule, tuple(value.shape), "Give it one for every step, or a 1 in its place.", "shape")
-    if full.isnan().any():
+    if check and full.isnan().any():
         checks.fail(name, "must not be NaN", f"NaN at index {checks.first(full.isnan())}", "Use ±inf.", "not-finite")
     return full

@@ -3,7 +3,8 @@
     P = Q + A' P A - (A' P B + N) (R + B' P B)^-1 (B' P A + N')
 
 It is solved by doubling: each iteration finds P over twice as many steps as the one before, so 2^k steps take k
-iterations. An iteration solves with I + G H, where G and H are positive semi-definite, and inverts nothing else.
+iterations. An iteration solves with I + G H, where G and H are positive semi-definite, and inverts nothing else but R.
+If actions are cheap, that loses digits. Steps of Newton find them again: P is the cost to go of the feedback.
 
 A small change of the equation moves P by X, the solution of X = F' X F + change, with F = A + B K the closed loop. The
 adjoint of that is a Lyapunov equation with F', which is solved by doubling too.
@@ -11,6 +12,8 @@ adjoint of that is a Lyapunov equation with F', which is solved by doubling too.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +24,7 @@ from .adjoint import transformed
 from .arithmetic import full_precision, symmetrise
 from .steps import wide_dtype
 
+POLISH = 4  # steps of Newton, at most
 TURNS = 64  # over 2^64 steps; a closed loop that has not settled by then never will
 
 
@@ -48,7 +52,10 @@ def dare(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor | None = None, *,
         check: whether to check values before and after.
 
     Raises:
-        ValueError: for invalid arguments, and if a problem has no feedback that makes it settle.
+        ValueError: for invalid arguments, and if a problem has no feedback that makes it settle, or none of least cost.
+
+    Warns:
+        RuntimeWarning: if half of the digits are lost, or more.
 
     Examples:
         >>> import torch
@@ -67,6 +74,13 @@ def dare(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor | None = None, *,
         if value is not None and tuple(value.shape[-2:]) != shape:
             rule = f"must have shape (..., {shape[0]}, {shape[1]}), to match B"
             checks.fail(name, rule, tuple(value.shape), "Reshape it.", "shape")
+    try:
+        batch = torch.broadcast_shapes(*(x.shape[:-2] for x in given.values()))
+    except RuntimeError:
+        told = ", ".join(f"{name} {tuple(x.shape[:-2])}" for name, x in given.items())
+        checks.fail("leading dimensions", "must broadcast", told, "Make them equal, or 1.", "shape")
+    if check and not _readable(given.values()):
+        checks.fail("check", "must be False under torch.func.vmap", check, "It shows no values.", "conflict")
     if check:
         for name, value in given.items():
             checks.finite(name, value)
@@ -74,7 +88,6 @@ def dare(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor | None = None, *,
         checks.symmetric("R", R)
         checks.positive_definite("R", R, diagonal=False)
     asked, dtype = A.dtype, wide_dtype(A.dtype, A.device)
-    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in given.values()))
     ready = [x.to(dtype).expand(*batch, -1, -1) for x in given.values()]
     if N is None:
         ready.append(torch.zeros_like(ready[1]))
@@ -83,7 +96,7 @@ def dare(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor | None = None, *,
         P = _Stationary.apply(*ready)
         K = _gain(P, *ready)
         if check:
-            _check_loop(ready[0] + ready[1] @ K, P)
+            _check_solution(ready, P, K, asked)
     return Regulator(P.to(asked), K.to(asked))
 
 
@@ -105,6 +118,34 @@ def _doubled(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor) -> Tensor:
         if _settled(more, H):
             break
     return H
+
+
+def _polished(P: Tensor, *fields: Tensor) -> Tensor:
+    """P with all of its digits; NaN if it is no minimum."""
+    A, B, Q, R, N = fields
+    off = _violation(P, *fields)
+    for _ in range(POLISH):
+        K = _gain(P, *fields)
+        other = _lyapunov((A + B @ K).mT, symmetrise(Q + K.mT @ R @ K + N @ K + (N @ K).mT))
+        other_off = _violation(other, *fields)
+        better = other_off < off  # not if the feedback does not settle: it has no cost
+        P, off = torch.where(better[..., None, None], other, P), torch.where(better, other_off, off)
+    bad = torch.linalg.cholesky_ex(symmetrise(R + B.mT @ P @ B))[1] != 0
+    return torch.where(bad[..., None, None], torch.nan, P)
+
+
+def _violation(P: Tensor, A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor) -> Tensor:
+    """Of the equation, over the largest of its terms, (...)."""
+    terms = (A.mT @ P @ A, (A.mT @ P @ B + N) @ _gain(P, A, B, Q, R, N), Q, -P)
+    size = torch.stack([x.abs().amax((-2, -1)) for x in terms]).amax(0)
+    return sum(terms[1:], terms[0]).abs().amax((-2, -1)) / size.clamp_min(torch.finfo(P.dtype).tiny)
+
+
+def _readable(values: Iterable[Tensor]) -> bool:
+    try:
+        return all(bool(x.isfinite().any()) or True for x in values)
+    except RuntimeError:  # torch.func.vmap
+        return False
 
 
 def _settled(more: Tensor, whole: Tensor) -> bool:
@@ -134,7 +175,7 @@ class _Stationary(torch.autograd.Function):
 
     @staticmethod
     def forward(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor) -> Tensor:
-        return _doubled(A, B, Q, R, N)
+        return _polished(_doubled(A, B, Q, R, N), A, B, Q, R, N)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
@@ -164,14 +205,30 @@ class _Stationary(torch.autograd.Function):
 
 
 @torch.no_grad()
-def _check_loop(F: Tensor, P: Tensor) -> None:
+def _check_solution(fields: list[Tensor], P: Tensor, K: Tensor, asked: torch.dtype) -> None:
     if transformed():
         return
+    A, B, Q, R, N = fields
+    F = A + B @ K
     good = F.isfinite().all(-1).all(-1) & P.isfinite().all(-1).all(-1)
     size = torch.linalg.eigvals(torch.where(good[..., None, None], F, 0)).abs().amax(-1)
     bad = ~good | (size >= 1)
+    joint = torch.cat([torch.cat([Q, N], -1), torch.cat([N.mT, R], -1)], -2)
+    falls = bad & (torch.linalg.eigvalsh(joint)[..., 0] < -(torch.finfo(asked).eps ** 0.5) * joint.abs().amax((-2, -1)))
+    if falls.any():
+        which = f"problem {checks.first(falls)} of the batch" if falls.ndim else "the problem"
+        remedy = "Build Q as C @ C.mT, and keep N small beside Q and R."
+        checks.fail(
+            "[Q N; N' R]", "must be positive semi-definite for a minimum to exist", which, remedy, "not-positive"
+        )
     if bad.any():
         which = f"problem {checks.first(bad)} of the batch" if bad.ndim else "the problem"
         worst = f"an eigenvalue of A + B K of size {float(size[bad].max()):.6g}" if good.all() else "NaN or infinity"
         remedy = "A direction that does not settle must be within reach of B and cost something in Q; look at both."
         checks.fail("closed loop", "must settle", f"{worst} in {which}", remedy, "unstable")
+    off = _violation(P, *fields)
+    lost = off > torch.finfo(asked).eps ** 0.5
+    if lost.any():
+        which = f"problem {checks.first(lost)} of the batch" if lost.ndim else "the problem"
+        told = f"dare has lost digits in {which}: it meets the equation to {float(off[lost][0]):.1e} only"
+        warnings.warn(f"{told}. Scale the problem so that R, Q and B are closer in size.", RuntimeWarning, stacklevel=3)

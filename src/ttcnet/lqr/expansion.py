@@ -6,15 +6,17 @@ are the first dimension and steps the second.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 from torch.func import grad, jacrev, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from ..errors import TTCNetError
 from . import checks
 from .arithmetic import apply
 
@@ -90,7 +92,7 @@ class Functions:
         n, x = h.shape[-1], torch.cat([h[:, :-1], u], -1)
 
         def step(x: Tensor, *params: Any) -> Tensor:
-            return self.dynamics(x[:n], x[n:], *params)
+            return _returning("dynamics", self.dynamics, torch.Size((n,)))(x[:n], x[n:], *params)
 
         def cost(x: Tensor, *params: Any) -> Tensor:
             return self._cost(x[:n], x[n:], *params)
@@ -162,7 +164,12 @@ class Functions:
 
 def _returning(name: str, function: Function, shape: torch.Size) -> Function:
     def checked(point: Tensor, *others: Any) -> Tensor:
-        out = function(point, *others)
+        try:
+            out = function(point, *others)
+        except TTCNetError:
+            raise
+        except (TypeError, IndexError, ValueError, RuntimeError) as error:
+            _explain(name, function, error, (point, *others))
         if not isinstance(out, Tensor):
             checks.fail(name, "must return a tensor", type(out).__name__, "Compute it with torch.", "type")
         if out.shape != shape:
@@ -175,6 +182,31 @@ def _returning(name: str, function: Function, shape: torch.Size) -> Function:
         return out
 
     return checked
+
+
+def _explain(name: str, function: Function, error: Exception, given: tuple[Any, ...]) -> NoReturn:
+    """Raise the error of a user's function as ours, if its cause is one that users of ilqr meet."""
+    said = str(error).partition("\n")[0][:200]
+    try:
+        inspect.signature(function).bind(*given)
+    except TypeError:
+        names = ("h", "params") if name == "terminal" else ("h", "u", "params")
+        called = ", ".join(names[: len(given)])
+        remedy = "Functions get params as their last argument if, and only if, ilqr was given params=."
+        checks.fail(name, f"must take the arguments ({called})", said, remedy, "type")
+    except ValueError:
+        pass  # a function without a signature
+    if isinstance(error, RuntimeError) and "vmap" in said:
+        rule = "must be made of torch functions alone, without Python's `if` on values, .item(), float() or numpy"
+        checks.fail(name, rule, said, "Use torch.where in place of `if`, and tensors in place of numbers.", "type")
+    if isinstance(error, RuntimeError) and "dtype" in said:
+        remedy = "Give its constants the dtype of the state: torch.tensor(..., dtype=h.dtype)."
+        checks.fail(name, f"must compute in the dtype of h0, {given[0].dtype}", said, remedy, "dtype")
+    if isinstance(error, IndexError) or (isinstance(error, RuntimeError) and ("size" in said or "shape" in said)):
+        shapes = ", ".join(str(tuple(x.shape)) for x in given if isinstance(x, Tensor))
+        rule = f"must take one state and one action, without batch dimensions: shapes {shapes}"
+        checks.fail(name, rule, said, "Write h[0] for h[:, 0]: ilqr calls it for all problems and steps.", "shape")
+    raise error
 
 
 def backwards(model: Quadratic) -> Tensor:

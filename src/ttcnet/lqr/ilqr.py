@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
 from . import checks
-from .adjoint import refuse_second_derivatives
+from .adjoint import refuse_second_derivatives, refuse_transforms
 from .arithmetic import apply, full_precision
 from .expansion import Function, Functions
 from .ilqr_search import Search, Setting
@@ -50,6 +50,7 @@ def ilqr(
             (..., T+1, *) for one of every step, the last for `terminal`; leading dimensions as h0, or 1.
             Functions get them without these dimensions.
         u: actions to start from, (..., T, m); None starts from zero, moved into the bounds, and needs `action_size`.
+            So do problems whose actions are not finite, as those of a search that failed may be.
         action_size: m, if `u` is not given.
         u_min: lower bounds of the actions, a number or a tensor that broadcasts to (..., T, m).
         u_max: upper bounds, likewise.
@@ -76,7 +77,8 @@ def ilqr(
         >>> found.converged, found.u[0]
         (tensor(True), tensor([-3.]))
     """
-    setting = _read(dynamics, cost, h0, horizon, terminal, params, u, action_size, u_min, u_max, max_iterations)
+    refuse_transforms("ilqr")
+    setting = _read(dynamics, cost, h0, horizon, terminal, params, u, action_size, u_min, u_max, max_iterations, check)
     if tolerance is None:
         tolerance = 1e-6 if h0.dtype == torch.float64 else 1e-3
     search = Search(setting, tolerance)
@@ -87,7 +89,7 @@ def ilqr(
                 break
         else:
             if len(unfinished(search.status)):
-                search.measure()
+                search.measure(last=True)
     with full_precision(h0.device):
         u, h, costate, price = _differentiable(setting, search)
     batch = setting.batch
@@ -100,7 +102,7 @@ def ilqr(
 
 def _read(
     dynamics: Any, cost: Any, h0: Tensor, horizon: int, terminal: Any, params: Any, u: Tensor | None,
-    action_size: int | None, u_min: Any, u_max: Any, max_iterations: int,
+    action_size: int | None, u_min: Any, u_max: Any, max_iterations: int, check: bool,
 ) -> Setting:  # fmt: skip
     for name, function in (("dynamics", dynamics), ("cost", cost), ("terminal", terminal)):
         if not callable(function) and not (name == "terminal" and function is None):
@@ -134,16 +136,23 @@ def _read(
         )
     functions = Functions.of(dynamics, cost, terminal, params, batch, T)
     low, high = (
-        _bound(name, x, other, (*batch, T, m), h0)
+        _bound(name, x, other, (*batch, T, m), h0, check)
         for name, x, other in (("u_min", u_min, -torch.inf), ("u_max", u_max, torch.inf))
     )
-    crossed = ~(low.detach() <= high.detach()).flatten(-2).all(-1)
-    if crossed.any():
+    broken = (low.detach().isnan() | high.detach().isnan()).flatten(-2).any(-1)
+    crossed = (low.detach() > high.detach()).flatten(-2).any(-1)
+    if check and crossed.any():
         which = f"problem {checks.first(crossed)} of the batch" if crossed.ndim else "the problem"
         checks.fail("u_min", "must be at most u_max", f"a larger one in {which}", "Swap or move them.", "out-of-range")
-    start = h0.new_zeros(()) if u is None else u.detach()
+    bad = (crossed | broken)[..., None, None]
+    if bad.any():
+        low, high = torch.where(bad, -torch.inf, low), torch.where(bad, torch.inf, high)
+    start = h0.new_zeros(())
+    if u is not None:
+        start = torch.where(u.detach().isfinite().all(-1).all(-1)[..., None, None], u.detach(), 0)
     start, low, high = (x.expand(*batch, T, m).reshape(-1, T, m) for x in (start, low, high))
-    return Setting(functions, h0.expand(*batch, -1).reshape(-1, h0.shape[-1]), start, low, high, batch)
+    lost = crossed.reshape(-1), broken.reshape(-1)
+    return Setting(functions, h0.expand(*batch, -1).reshape(-1, h0.shape[-1]), start, low, high, batch, *lost)
 
 
 def _leaves(params: Any, lead: int, T: int, h0: Tensor) -> list[Tensor]:
@@ -160,14 +169,17 @@ def _leaves(params: Any, lead: int, T: int, h0: Tensor) -> list[Tensor]:
     return leaves
 
 
-def _bound(name: str, value: Any, otherwise: float, shape: tuple[int, ...], h0: Tensor) -> Tensor:
-    bound = torch.as_tensor(otherwise if value is None else value, dtype=h0.dtype, device=h0.device)
+def _bound(name: str, value: Any, otherwise: float, shape: tuple[int, ...], h0: Tensor, check: bool) -> Tensor:
+    try:
+        bound = torch.as_tensor(otherwise if value is None else value, dtype=h0.dtype, device=h0.device)
+    except (TypeError, ValueError, RuntimeError):
+        checks.fail(name, "must be a number or a tensor", type(value).__name__, "Pass numbers.", "type")
     try:
         bound = bound.expand(shape)
     except RuntimeError:
         rule = f"must be a number or broadcast to (..., T, m) = {tuple(shape)}"
         checks.fail(name, rule, tuple(bound.shape), "Pass one for every action, (m,).", "shape")
-    if bound.isnan().any():
+    if check and bound.isnan().any():
         checks.fail(name, "must not be NaN", f"NaN at index {checks.first(bound.isnan())}", "Use ±inf.", "not-finite")
     return bound
 

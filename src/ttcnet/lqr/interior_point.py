@@ -6,8 +6,7 @@ With slacks s and multipliers z of the inequalities G x <= b, a step of Newton t
 
 for the cost 1/2 x' H x + f' x is a linear-quadratic problem with the curvature H + G' diag(z / s) G, so that states
 follow from actions as they should. Each iteration solves two of them for every problem that is not done; the first
-predicts the correction of the second (Mehrotra 1992). A problem is infeasible if a combination of its inequalities
-that no action changes cannot hold.
+predicts the correction of the second (Mehrotra 1992). feasibility.py tells infeasible problems.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from . import checks
 from .adjoint import Terms
 from .arithmetic import apply, symmetrise
 from .constraints import Constraints
+from .feasibility import cannot_hold, is_infeasible
 from .problem import LQR
 from .solve import solve
 from .status import Status, unfinished
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 STIFFEST = 1e9  # weight of inequalities over the curvature of the cost, which loses its digits beside larger ones
 NEAR = 1e-4  # below this residual that counts; above it, large weights identify infeasible problems
-FAR = 1e4  # a problem is infeasible if no point within this many times the size of its actions meets the constraints
+CAREFUL = 4  # turns of plain steps after two turns that came no nearer
 
 
 def curvature(terms: Terms) -> Tensor:
@@ -62,12 +62,13 @@ class State:
     def __init__(self, terms: Terms, limits: Constraints, start: ConstrainedSolution | None) -> None:
         self.terms, self.limits = terms, limits
         first = solve(LQR(**terms._asdict()), check=False)
-        self.u, self.h, self.costate = first.u, first.h, first.costate
+        self.u, self.h, self.costate = first.u.clone(), first.h.clone(), first.costate.clone()
         count, device = len(self.u), self.u.device
         self.status = torch.full((count,), int(Status.ITERATION_LIMIT), device=device)
         self.iterations = torch.zeros_like(self.status)
         self.residual = torch.full((count,), torch.inf, dtype=self.u.dtype, device=device)
-        self.stuck = torch.zeros_like(self.status)
+        self.stuck, self.slow = torch.zeros_like(self.status), torch.zeros_like(self.status)
+        self.means = self.residual.new_full((2, count), torch.inf)  # of s z, one and two turns ago
         real, gap = limits.real, torch.where(limits.real, limits.b - limits.values(self.u, self.h), 1)
         # far enough from all bounds, and multipliers of the size of the slopes of the cost
         least = torch.maximum((-gap).amax(-1, keepdim=True), 0.1 * gap.abs().mean(-1, keepdim=True)).clamp_min(1e-6)
@@ -82,22 +83,34 @@ class State:
         self.status[broken] = torch.where(known[broken], int(Status.NO_MINIMUM), int(Status.NOT_FINITE))
 
     def _warm(self, start: ConstrainedSolution) -> None:
-        """Start from the actions and multipliers of another solution, moved a little into the interior."""
+        """Start from the actions and multipliers of another solution, moved a little into the interior. Problems that
+        were not solved start anew."""
         z = [x.detach().double().reshape(len(self.u), -1) for x in start.multipliers.values()]
         u = start.u.detach().double()
         if u.numel() != self.u.numel() or sum(x.shape[-1] for x in z) != self.z.shape[-1]:
             remedy = "Start from the solution of a problem of the same sizes with the same constraints."
             checks.fail("start", f"must have actions of shape {tuple(self.u.shape)}, and the same constraints", tuple(u.shape), remedy, "shape")  # noqa: E501  # fmt: skip
-        self.u = u.reshape(self.u.shape)
-        self.h = LQR(**self.terms._asdict()).rollout(self.u)
-        gap = torch.where(self.limits.real, self.limits.b - self.limits.values(self.u, self.h), 1)
+        u, before = u.reshape(self.u.shape), torch.cat(z, -1)
+        h = LQR(**self.terms._asdict()).rollout(u)
+        gap = torch.where(self.limits.real, self.limits.b - self.limits.values(u, h), 1)
         near = 1e-3 * self.s.abs().amax(-1, keepdim=True).clamp_min(1e-6)
-        least = torch.maximum(near, (-gap).amax(-1, keepdim=True))
-        self.s = torch.maximum(gap, least)
-        self.z = torch.where(self.limits.real, torch.maximum(torch.cat(z, -1), 1e-3 * self.z), 0)
+        s = torch.maximum(gap, torch.maximum(near, (-gap).amax(-1, keepdim=True)))
+        new = (u, h, s, torch.where(self.limits.real, torch.maximum(before, 1e-3 * self.z), 0))
+        good = torch.stack([x.flatten(1).isfinite().all(-1) for x in new]).all(0)
+        good &= start.status.reshape(-1) == Status.CONVERGED
+        for name, value in zip(("u", "h", "s", "z"), new, strict=True):
+            getattr(self, name)[good] = value[good]
 
     @torch.no_grad()
     def run(self, max_iterations: int, tolerance: float) -> None:
+        self._search(max_iterations, tolerance)
+        left = ((self.status == Status.STALLED) | (self.status == Status.ITERATION_LIMIT)).nonzero().squeeze(-1)
+        if len(left):
+            terms = Terms(*(None if x is None else x[left] for x in self.terms))
+            none = is_infeasible(terms, self.limits.some(left), self.u[left])
+            self.status[left[none]] = int(Status.INFEASIBLE)
+
+    def _search(self, max_iterations: int, tolerance: float) -> None:
         for turn in range(max_iterations + 1):
             live = unfinished(self.status)
             if not len(live):
@@ -118,7 +131,11 @@ class State:
             live, rows = live[on], on.nonzero().squeeze(-1)
             some = Terms(*(None if x is None else x[on] for x in terms))
             new, length = _step(
-                some, limits.some(rows), tuple(x[on] for x in point), Violation(*(x[on] for x in violation))
+                some,
+                limits.some(rows),
+                tuple(x[on] for x in point),
+                Violation(*(x[on] for x in violation)),
+                self._is_slow(live),
             )
             self.iterations[live] += 1
             broken = ~new[0].flatten(1).isfinite().all(-1)
@@ -129,6 +146,13 @@ class State:
             for name, value in zip(("u", "h", "costate", "s", "z"), new, strict=True):
                 getattr(self, name)[live[fine]] = value[fine]
 
+    def _is_slow(self, live: Tensor) -> Tensor:
+        """Which problems come no nearer: Mehrotra's steps may go round in circles."""
+        mean = (self.s[live] * self.z[live]).mean(-1)
+        self.slow[live] = torch.where(mean > 0.9 * self.means[1, live], CAREFUL, self.slow[live] - 1)
+        self.means[:, live] = torch.stack([mean, self.means[0, live]])
+        return self.slow[live] > 0
+
     def _find_infeasible(self, live: Tensor, terms: Terms, limits: Constraints, point: Any, on: Tensor) -> None:
         """End problems in which a combination of inequalities cannot hold: z'(G x - b) > 0 for all actions."""
         u, h, _, _, z = point
@@ -136,17 +160,9 @@ class State:
         rows = large.nonzero().squeeze(-1)
         if not len(rows):
             return
-        limits, z = limits.some(rows), z[rows] / z[rows].amax(-1, keepdim=True)
-        over_u, over_h = limits.transposed(z)
-        ahead, slope = torch.zeros_like(over_h[:, 0]), []
-        for t in reversed(range(terms.A.shape[1])):
-            ahead = over_h[:, t + 1] + ahead
-            slope.append(over_u[:, t] + apply(terms.B[rows, t].mT, ahead))
-            ahead = apply(terms.A[rows, t].mT, ahead)
-        steep = torch.stack(slope, 1).abs().flatten(1).amax(-1)
-        real = torch.where(limits.real, limits.b, 0)
-        excess = (z * (limits.values(u[rows], h[rows]) - real)).sum(-1)
-        none = excess > FAR * steep * (1 + u[rows].abs().flatten(1).sum(-1))
+        z = z[rows] / z[rows].amax(-1, keepdim=True)
+        some = Terms(*(None if x is None else x[rows] for x in terms))
+        none = cannot_hold(some, limits.some(rows), u[rows], h[rows], z)
         self.status[live[rows[none]]] = int(Status.INFEASIBLE)
 
 
@@ -186,8 +202,11 @@ def _sums(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
     return whole, size.flatten(1).amax(-1)
 
 
-def _step(terms: Terms, limits: Constraints, point: Any, violation: Violation) -> tuple[tuple[Tensor, ...], Tensor]:
-    """A step of Newton with Mehrotra's correction: the new point, and the share of the way that was taken."""
+def _step(
+    terms: Terms, limits: Constraints, point: Any, violation: Violation, slow: Tensor
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """A step of Newton with Mehrotra's correction: the new point, and the share of the way that was taken. `slow`
+    problems take plain steps towards half of s z."""
     u, h, costate, s, z = point
     real = limits.real
     count = real.sum(-1).clamp_min(1)
@@ -216,8 +235,9 @@ def _step(terms: Terms, limits: Constraints, point: Any, violation: Violation) -
     share = longest(*foretold[3:]).unsqueeze(-1)
     mean = torch.where(real, s * z, 0).sum(-1) / count
     after = torch.where(real, (s + share * foretold[3]) * (z + share * foretold[4]), 0).sum(-1) / count
-    centre = ((after / mean.clamp_min(1e-300)) ** 3 * mean).unsqueeze(-1)
-    moves = towards(s * z + foretold[3] * foretold[4] - centre)
+    centre = torch.where(slow, 0.5, (after / mean.clamp_min(1e-300)) ** 3) * mean
+    second = torch.where(slow.unsqueeze(-1), 0, foretold[3] * foretold[4])
+    moves = towards(s * z + second - centre.unsqueeze(-1))
     length = (0.995 * longest(*moves[3:])).clamp_max(1)
     length = torch.where(length > 0.99, torch.ones_like(length).minimum(longest(*moves[3:]) * 0.9999), length)
     u, h, costate, s, z = (x + length.reshape(-1, *[1] * (x.ndim - 1)) * dx for x, dx in zip(point, moves, strict=True))

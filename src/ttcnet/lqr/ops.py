@@ -129,11 +129,11 @@ def _plan_backward(*arguments: Any) -> list[Tensor]:
         checkpoints = module.forward(family, horizon, True)[1]
     grads = module.backward(family, horizon, checkpoints, g.to(family.a.dtype).contiguous())
     # a field that the heads of a token share gets the sum of their gradients
-    whole = (_summed(grad, x.ndim) for grad, x in zip(grads, family, strict=True))
+    whole = (summed(grad, x.ndim) for grad, x in zip(grads, family, strict=True))
     return [grad if grad.dtype == g.dtype else grad.to(g.dtype) for grad in whole]
 
 
-def _summed(grad: Tensor, ndim: int) -> Tensor:
+def summed(grad: Tensor, ndim: int) -> Tensor:
     if grad.ndim == ndim:
         return grad
     return grad.squeeze(1) if grad.shape[1] == 1 else grad.sum(1)

@@ -33,7 +33,7 @@ class Step(NamedTuple):
     pull: Tensor  # the slope of the model at its minimum: zero but for held actions
     low: Tensor  # which actions are held at a bound
     high: Tensor
-    scale: Tensor  # the largest curvature of the cost to go over an action
+    scale: Tensor  # the largest curvature of the cost to go over an action, or `bend`
     promise: Tensor  # the slope of the cost along the way
     residual: Tensor  # see Trajectory
 
@@ -67,8 +67,17 @@ def mended(model: Quadratic, extra: Tensor) -> Quadratic:
     return model._replace(curvature=curvature, final_curvature=convex(symmetrise(model.final_curvature)))
 
 
-def toward(model: Quadratic, low: Tensor, high: Tensor, moved: Tensor, slope: Tensor) -> Step:
-    """The minimum of the model where actions held `low` or `high` move by `moved`; NaN if there is none."""
+def bend(model: Quadratic) -> Tensor:
+    """The largest curvature of the cost of an action and of the state after it, over the action, whatever its sign."""
+    n = model.A.shape[-1]
+    Q = torch.cat([model.curvature[:, 1:, :n, :n], model.final_curvature.unsqueeze(1)], 1).abs()
+    R = torch.diagonal(model.curvature[..., n:, n:], dim1=-2, dim2=-1).abs()
+    return (R + (model.B.abs() * (Q @ model.B.abs())).sum(-2)).flatten(1).amax(-1)
+
+
+def toward(model: Quadratic, low: Tensor, high: Tensor, moved: Tensor, slope: Tensor, u: Tensor) -> Step:
+    """From the actions u to the minimum of the model where actions held `low` or `high` move by `moved`; NaN if there
+    is none."""
     n, held = model.A.shape[-1], low | high
     Nu, Ru = model.curvature[..., :n, n:], model.curvature[..., n:, n:]
     moved = torch.where(held, moved, 0)
@@ -87,13 +96,15 @@ def toward(model: Quadratic, low: Tensor, high: Tensor, moved: Tensor, slope: Te
     pull = model.slope[..., n:] + apply(Ru, d) + apply(Nu.mT, found.h[:, :-1]) + apply(B.mT, found.costate[:, 1:])
     S, ahead = Ru + B.mT @ found.P[:, 1:] @ B, found.p[:, 1:]
     force = apply(S, k)
-    terms = model.slope[..., n:].abs() + apply(B.mT.abs(), ahead.abs())
+    # an action on its way to a bound is not there yet: what pushes it counts, however little the cost curves
+    pushed = torch.where(held & (k != 0), pull.abs(), 0) + force.abs()
+    terms = model.slope[..., n:].abs() + apply(Ru.abs(), u.abs()) + apply(B.mT.abs(), ahead.abs())
     size = terms.flatten(1).amax(-1).clamp_min(torch.finfo(d.dtype).tiny)
     return Step(
         d, found.K, k, ahead, pull, low, high,
         scale=torch.diagonal(S, dim1=-2, dim2=-1).flatten(1).amax(-1),
         promise=(torch.where(held, slope, -force) * k).flatten(1).sum(-1),
-        residual=force.flatten(1).abs().amax(-1) / size,
+        residual=pushed.flatten(1).amax(-1) / size,
     )  # fmt: skip
 
 
@@ -101,7 +112,7 @@ def towards_minimum(model: Quadratic, slope: Tensor, u: Tensor, low: Tensor, hig
     """The step from the actions u to the model's minimum within bounds; NaN if it has none. The slopes of the cost over
     the actions decide which actions are held at their bounds at first."""
     at_low, at_high = (u <= low) & (slope > 0), (u >= high) & (slope < 0)
-    step = toward(model, at_low, at_high, torch.where(at_low, low - u, high - u), slope)
+    step = toward(model, at_low, at_high, torch.where(at_low, low - u, high - u), slope, u)
     if not bool((low > -torch.inf).any() | (high < torch.inf).any()):
         return step
     left = torch.arange(len(u), device=u.device)
@@ -115,7 +126,7 @@ def towards_minimum(model: Quadratic, slope: Tensor, u: Tensor, low: Tensor, hig
         if not len(left):
             break
         some, to = Quadratic(*(x[left] for x in model)), torch.where(at_low, low[left], high[left]) - u[left]
-        put(step, left, toward(some, at_low, at_high, to, slope[left]))
+        put(step, left, toward(some, at_low, at_high, to, slope[left], u[left]))
     return step
 
 

@@ -36,6 +36,18 @@ REMEDIES = {
     Status.INFEASIBLE: "Loosen its bounds.",
     Status.NO_MINIMUM: "Build Q as C @ C.mT, keep N small beside Q and R, and the horizon short for an unstable A.",
 }
+OF_ONE = {  # how problems of one solver end, and remedies
+    ("ilqr", Status.NO_MINIMUM): ("has a cost that falls without end", "Bound the actions, or give them a cost."),
+    ("solve_constrained", Status.NOT_FINITE): (
+        "has NaN or infinity in a field or a bound, or its numbers overflow",
+        "Look at its fields; if A is unstable, take a shorter horizon.",
+    ),
+    ("solve_constrained", Status.STALLED): (
+        "found no further step that helps",
+        "Its bounds leave next to no room, or its numbers differ too much in size: loosen the bounds a little, write "
+        "it in other units, or accept a larger tolerance.",
+    ),
+}
 
 
 def unfinished(status: Tensor) -> Tensor:
@@ -47,11 +59,12 @@ def unfinished(status: Tensor) -> Tensor:
 def report(what: str, status: Tensor, residual: Tensor) -> None:
     """Warn of problems that were not solved: how many, how each kind ended, and the first of each."""
     told = []
-    for kind, ended in ENDED.items():
+    for kind in ENDED:
         bad = status == kind
         if bad.any():
             which = f"problem {checks.first(bad)} of the batch" if bad.ndim else "the problem"
             rest = f", as {int(bad.sum()) - 1} others did" if bad.sum() > 1 else ""
-            told.append(f"{which} {ended} (residual {float(residual[bad][0]):.1e}){rest}. {REMEDIES[kind]}")
+            ended, remedy = OF_ONE.get((what, kind), (ENDED[kind], REMEDIES[kind]))
+            told.append(f"{which} {ended} (residual {float(residual[bad][0]):.1e}){rest}. {remedy}")
     if told:
         warnings.warn(f"{what} did not solve every problem: {' '.join(told)}", RuntimeWarning, stacklevel=3)

@@ -51,7 +51,7 @@ def fine_tune(config: FineTuning, model: Any = None, tokenizer: Any = None, *, t
         tokenizer: likewise.
         trust_remote_code: run code that a model or tokenizer brings.
     """
-    _check(config)
+    check(config, count())
     length = "epochs" if config.steps is None else "steps"
     options: dict[str, Any] = dict(results=[RESULTS[config.train]], may_grow=[length], keep=config.keep)
     with loop.on_sigterm(loop.stop_at_once):
@@ -73,7 +73,7 @@ def _fine_tune(config: FineTuning, run: Run, device: str, model: Any, tokenizer:
         tell(f"Loading {config.model} ...")
         model, fill = _load(config, trust_remote_code)
     check_examples(examples, model, config.max_length)
-    model = _insert(model, config)
+    model = insert(model, config)
     if config.sharded and count() > 1:
         shard(model, device, config.bf16)
     if fill is not None:
@@ -108,15 +108,15 @@ def _settings(config: FineTuning) -> dict[str, Any]:
     return found
 
 
-def _check(config: FineTuning) -> None:
+def check(config: FineTuning, processes: int) -> None:
     """Check all that can be checked before anything is loaded."""
     check_launcher()
     if config.inserted is not None and config.inserted.remembers and config.packing:
         remedy = "Pass packing=false."
         rule = f"must be off with {config.inserted.insert}, which carries its memory across rows"
         fail("packing", rule, True, remedy, "stateful")
-    if config.batch % (config.device_batch * count()):
-        rule = f"must be a multiple of device_batch {config.device_batch} times {count()} processes"
+    if config.batch % (config.device_batch * processes):
+        rule = f"must be a multiple of device_batch {config.device_batch} times {processes} processes"
         fail("batch", rule, config.batch, "Pass a multiple.", "conflict")
     check_tracker(config.report_to)
 
@@ -137,7 +137,8 @@ def _load(config: FineTuning, trust_remote_code: bool) -> tuple[Any, Callable[[n
     return model, lambda spread: weights.fill(spread, names)
 
 
-def _insert(model: Any, config: FineTuning) -> Any:
+def insert(model: Any, config: FineTuning) -> Any:
+    """The model with its inserted layers and LoRA, and only what is trained requiring gradients."""
     torch.manual_seed(config.seed)
     if config.inserted is not None:
         if there := inserted_kinds(model):

@@ -309,9 +309,10 @@ __device__ __noinline__ real forward_widely(
     return worst;
 }
 
-// With numbers of `level`, or if that is 0 with as few digits as are enough.
-__device__ __forceinline__ void forward_carefully(
-    const Inputs &in, const Shape &shape, Problem &p, int level, int bottom, int top, const real *end, int every, real *points,
+// With numbers of `level`, or if that is 0 with as few digits as are enough. A call of its own: inlined, it would take
+// registers from the loop that calls it.
+__device__ __noinline__ void forward_carefully(
+    const Inputs in, const Shape shape, Problem p, int level, int bottom, int top, const real *end, int every, real *points,
     real *kept, real *lost, real *u_out) {
     if (sizeof(real) == 4 && level < 2) {
         const real worst = forward_widely<double>(in, shape, p, bottom, top, end, every, points, kept, lost, u_out);

@@ -152,7 +152,7 @@ def test_pieces_are_the_same_to_the_bit(monkeypatch):
     monkeypatch.setattr(stationary, "PIECE", 2 * 2 * 4**3)  # two tokens
     compute = stationary._first_actions
     monkeypatch.setattr(stationary, "_first_actions", lambda *given: calls.append(0) or compute(*given))
-    monkeypatch.setattr(stationary, "_pause", lambda g: pauses.append(0))
+    monkeypatch.setattr(stationary, "pause", lambda g: pauses.append(0))
     pieces = differentiated(family, lambda problems: plan(problems, 9))
     assert len(calls) == len(pauses) == 4, "Ctrl-C is answered between them, forward and backward"
     assert torch.equal(pieces["u"], whole["u"])

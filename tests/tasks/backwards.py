@@ -26,7 +26,8 @@ class Backwards(Task):
             return Verdict(False, None, "the answer is empty", {"letters": 0.0})
         answer = words[-1].strip(".").lower()
         letters = sum(one == other for one, other in zip(answer, example.answer, strict=False))
-        return Verdict(answer == example.answer, answer, scores={"letters": letters / len(example.answer)})
+        scores = {"letters": letters / len(example.answer)}
+        return Verdict(answer == example.answer, answer, scores=scores)
 
     def metrics(self, verdicts, samples):
         letters = [fmean(verdict.scores["letters"] for verdict in each) for each in verdicts]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 import io
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -56,8 +57,8 @@ def write(rows: list[Row], path: Path) -> None:
     write_csv(path, rows)
 
 
-def measured(path: Path, where: Row) -> list[Row]:
-    """The lines of an interrupted run. Its provenance must be that of this process."""
+def measured(path: Path, where: Row, parse: Callable[[Row], object] = parse) -> list[Row]:
+    """The lines of an interrupted run. Its provenance must be that of this process; `parse` must take every line."""
     check_regular("out", path)
     if not path.exists():
         return []

@@ -259,7 +259,7 @@ def full_size(
         fail("shape", f"must be one of {', '.join(ARMS)}", repr(shape), "Use one of those.", "unknown-name")
     _check(device, out, "--device cpu --shape tiny")
     where = stamp()
-    rows = measured(out, where) if resume else []
+    rows = measured(out, where, lambda row: (row["shape"], row["arm"], float(row["step_ms"]))) if resume else []
     done = {tuple(row.get(name) for name in ("shape", "arm", "horizon", "length", "check_pointing")) for row in rows}
     chosen = points(shape, horizon, length, check_pointing, device)
     left = [each for each in chosen if tuple(str(value) for value in list(vars(each).values())[:5]) not in done]

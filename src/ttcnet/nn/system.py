@@ -89,7 +89,8 @@ class SystemContext(nn.Module):
         """The problems of N tokens, from the layer's projection (N, inputs)."""
         n, m = self.sizes
         at_once = max(1, PIECE // (self.heads * n * max(n, m)))
-        if len(inputs) <= at_once or inputs.device.type != "cpu" or torch.compiler.is_compiling() or transformed():
+        # tracers come first: they must not see a comparison with the number of tokens
+        if torch.compiler.is_compiling() or transformed() or inputs.device.type != "cpu" or len(inputs) <= at_once:
             return self._problems(inputs)
         parts = [vars(self._problems(some)) for some in inputs.split(at_once)]
         for x in (x for part in parts for x in part.values() if x is not None and x.requires_grad):

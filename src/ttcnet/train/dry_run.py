@@ -54,7 +54,8 @@ class Estimate:
     """Bytes are those of a GPU that has the most of them.
 
     Args:
-        parameters, trained: of the whole model.
+        parameters: numbers of the whole model.
+        trained: those of them that are trained.
         exchange: what FSDP2 puts together, or what DistributedDataParallel sends.
         planning: what plans add to the peak.
         saved: bytes that the forward pass leaves for the backward pass.

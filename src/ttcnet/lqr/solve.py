@@ -41,8 +41,7 @@ def solve(
             method has lost all of its digits.
 
     Warns:
-        RuntimeWarning: if a method has lost half of its digits or more, in float64 six of its sixteen ("symplectic":
-            eight).
+        RuntimeWarning: if a method has lost half of its digits or more.
 
     Examples:
         >>> import torch
@@ -125,8 +124,7 @@ def _check_solution(problem: LQR, solution: Solution, method: str, certain: bool
             value = f"no digit right in {which if bad.ndim else 'the problem'}"
             checks.fail("solution", rule, value, _remedy(method), "inaccurate")
         worst = float(residual.max())
-        exact = solution.u.dtype == torch.float64 and method != "symplectic"
-        if worst > (1e-10 if exact else torch.finfo(solution.u.dtype).eps ** 0.5):
+        if worst > torch.finfo(solution.u.dtype).eps ** 0.5:
             told = f"method={method!r} has lost digits: it meets the optimality conditions to {worst:.1e} only."
             warnings.warn(f"{told} {_remedy(method)}", RuntimeWarning, stacklevel=4)
 

@@ -1,5 +1,5 @@
-"""Tables of speed for pages: one of the VIEWS, layer-gpu, decode-gpu, speed-summary, or else results/NAME.csv
-unchanged."""
+"""Tables of speed for pages: one of the VIEWS, layer-gpu, decode-gpu, speed-summary, a table of `solve` beside others
+(dense-cpu, limited-cpu), or else results/NAME.csv unchanged."""
 
 from __future__ import annotations
 
@@ -44,6 +44,8 @@ def speed_table(name: str, results: Path) -> str:
         return decoding(read(results / "decode-gpu.csv"))
     if name == "speed-summary":
         return summary(results)
+    if name in ("dense-cpu", "limited-cpu"):
+        return beside_others(read(results / f"{name}.csv"), f"python -m benchmarks {name.partition('-')[0]}")
     if name not in VIEWS:
         return plain(read(results / f"{name}.csv"))
     view = VIEWS[name]
@@ -57,6 +59,27 @@ def plain(rows: list[Row]) -> str:
     """The unchanged file."""
     lines = [list(rows[0]), ["---"] + ["--:"] * (len(rows[0]) - 1), *([*row.values()] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def beside_others(rows: list[Row], command: str) -> str:
+    """Times and errors of solvers on the same problems: a line for each kind and number of problems."""
+    providers = list(dict.fromkeys(row["provider"] for row in rows))
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows:
+        kind = row.get("case") or f"n = {row['n']}, m = {row['m']}, T = {row['horizon']}"
+        times = " / ".join(_time(row[name]) if row[name] else "-" for name in ("forward_ms", "both_ms"))
+        errors = " / ".join(row[name] for name in ("error_u", "error_gradient") if row.get(name))
+        found.setdefault((kind, row["problems"]), {})[row["provider"]] = f"{times} <br> {errors}"
+    lines = [f"| | problems | {' | '.join(f'`{name}`' for name in providers)} |", "|---|--:|" + "--:|" * len(providers)]
+    lines += [
+        f"| {kind} | {count} | {' | '.join(cells.get(name, '') for name in providers)} |"
+        for (kind, count), cells in found.items()
+    ]
+    first = rows[0]
+    return "\n".join(lines) + (
+        f"\n\n{first['cpu']}; torch {first['version_torch']}, commit {first['commit']}, {first['date']}. "
+        f"Command: `{command}`.\n"
+    )
 
 
 def training_steps(rows: list[Row]) -> str:

@@ -386,3 +386,21 @@ def test_a_damaged_file_is_not_resumed(tmp_path, change):
         file.write_bytes(b"\xff" + file.read_bytes())
     with raises("damaged", str(file)):
         measured(file, where)
+
+
+def test_solvers_stand_beside_each_other_in_a_table(tmp_path):
+    """A line for each kind and number of problems; what was not measured stays empty."""
+    names = ["provider", "problems", "n", "m", "horizon", "forward_ms", "both_ms", "error_u", "error_gradient"]
+    made = [["solve", 64, 12, 4, 50, 1.5, 3.25, "1e-07", "2e-07"], ["osqp", 64, 12, 4, 50, 120, "", "1e-15", ""]]
+    made.append(["solve", 1, 12, 4, 20, 0.5, 1, "1e-07", "2e-07"])
+    where = {"cpu": "a CPU", "version_torch": "2.13", "commit": "abc", "date": "today"}
+    rows = [dict(zip(names, row, strict=True)) | where for row in made]
+    with (tmp_path / "dense-cpu.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*names, *where])
+        writer.writeheader()
+        writer.writerows(rows)
+    table = speed_table("dense-cpu", tmp_path).splitlines()
+    assert table[0] == "| | problems | `solve` | `osqp` |"
+    assert "| 64 | 1.5 ms / 3.25 ms <br> 1e-07 / 2e-07 | 120 ms / - <br> 1e-15 |" in table[2]
+    assert table[3] == "| n = 12, m = 4, T = 20 | 1 | 0.5 ms / 1 ms <br> 1e-07 / 2e-07 |  |"
+    assert table[5].startswith("a CPU; torch 2.13, commit abc, today. Command: `python -m benchmarks dense`")

@@ -14,7 +14,7 @@ from ttcnet.model_names import check_model
 from ttcnet.storage import reading
 from ttcnet.storage.locking import owned
 from ttcnet.storage.reading import is_file, read_bytes, read_json, rows
-from ttcnet.storage.special import kind_of
+from ttcnet.storage.special import special_kind
 from ttcnet.tasks import find
 from ttcnet.tasks.sudoku import generate, read
 
@@ -31,7 +31,7 @@ def pipe(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("path", "kind"), [("/dev/zero", "a device"), ("pipe", "a pipe"), (".", None), ("x", None)])
 def test_kinds(path, kind):
-    assert kind_of(path) == kind
+    assert special_kind(path) == kind
 
 
 @pytest.mark.parametrize("path", ENDLESS)

@@ -181,7 +181,7 @@ def other_settings(folder, out, **changes):
     from ttcnet.errors import errors_as_sentences
 
     with errors_as_sentences():
-        jobs.tune(folder, out, lr=float(os.environ["RANK"]) + 1, **changes)
+        jobs.tune(folder, out, lr=(float(os.environ["RANK"]) + 1) / 4, **changes)
 
 
 def test_processes_with_other_settings_are_an_error(folder, tmp_path):
@@ -189,6 +189,6 @@ def test_processes_with_other_settings_are_an_error(folder, tmp_path):
     assert not {0, None} & set(codes)
     said = (tmp_path / "said").read_text()
     assert said.count("[disagree]") == 1
-    assert told(said, "disagree", "settings", "{'lr': 2.0} in process 1")
-    assert "{'lr': 1.0}; got" in " ".join(said.split())
+    assert told(said, "disagree", "settings", "{'lr': 0.5} in process 1")
+    assert "{'lr': 0.25}; got" in " ".join(said.split())
     assert not (folder / "odd" / "settings.json").exists()

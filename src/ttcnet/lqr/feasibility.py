@@ -6,8 +6,6 @@ The violations at the point where they are smallest, in the sum of their squares
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -25,7 +23,7 @@ NEARBY = 1e-8  # weight of the distance from the last point beside the violation
 
 
 def cannot_hold(
-    terms: Terms, limits: Constraints, u: Tensor, h: Tensor, z: Tensor, far: float = FAR, size: Any = 1
+    terms: Terms, limits: Constraints, u: Tensor, h: Tensor, z: Tensor, far: float = FAR, size: Tensor | float = 1
 ) -> Tensor:
     """Whether z' (G x - b) > 0 at all actions within `far` times the size of the problem and of u, (P,)."""
     over_u, over_h = limits.transposed(z)

@@ -42,7 +42,7 @@ def measure(problems: Family, horizon: int, u: Tensor) -> Loss:
         problems, u = Family(*(x.cpu() for x in problems)), u.cpu()
     dtype = torch.float64 if u.dtype == torch.float64 else torch.float32
     every = torch.ones(u.shape[0] * u.shape[1], dtype=torch.bool, device=u.device)
-    family = alone(problems, every)
+    family = selected(problems, every)
     cost = _first_actions([Plain(x) for x in family], horizon)[1]
     cost = torch.where(cost.isfinite(), cost, torch.inf)
     places = cost.argsort(descending=True)[:MOST]
@@ -58,7 +58,7 @@ def measure(problems: Family, horizon: int, u: Tensor) -> Loss:
     return Loss(places, error, effect, bad)
 
 
-def alone(problems: Family, which: Tensor) -> Family:
+def selected(problems: Family, which: Tensor) -> Family:
     """These problems in float64, (problems, ...) without tokens and heads."""
     tokens, heads, n = problems.a.shape
     whole = problems._replace(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ttcnet.errors import fail
 from ttcnet.extras import require
-from ttcnet.storage.special import check_regular, descriptor, kind_of
+from ttcnet.storage.special import check_regular, descriptor, special_kind
 
 FILES = (".json", ".gz", ".csv", ".txt", ".parquet", ".zip")  # no dataset of the Hub has a name that ends so
 MOST = 2**30  # bytes from a pipe
@@ -107,8 +107,8 @@ def _object(line: str, place: str) -> dict[str, Any]:
 def read_bytes(path: Path, field: str | None = None) -> bytes:
     """The content of a regular file. A pipe that this process was given, such as /dev/stdin or <(...), is read to its
     end as well, if that comes soon."""
-    number = descriptor(path) if kind_of(path) is not None else None
-    if number is None or not (kind_of(path) in ("a pipe", "a socket") or os.isatty(number)):
+    number = descriptor(path) if special_kind(path) is not None else None
+    if number is None or not (special_kind(path) in ("a pipe", "a socket") or os.isatty(number)):
         check_regular(field or str(path), path)
         return path.read_bytes()
     with open(os.dup(number), "rb") as stream:

@@ -9,7 +9,7 @@ from pathlib import Path
 from ttcnet.errors import fail
 
 
-def kind_of(path: str | os.PathLike[str]) -> str | None:
+def special_kind(path: str | os.PathLike[str]) -> str | None:
     """What there is at a path that is neither a regular file nor a folder; None if it is one of them, or nothing."""
     try:
         mode = os.stat(path).st_mode
@@ -23,7 +23,7 @@ def kind_of(path: str | os.PathLike[str]) -> str | None:
 def check_regular(field: str, path: str | os.PathLike[str]) -> None:
     """Fail if a path leads to a pipe or a device: it may have no end, or nothing to read for ever. A folder passes, and
     so does a path that leads nowhere; whoever reads it says so."""
-    if (kind := kind_of(path)) is not None:
+    if (kind := special_kind(path)) is not None:
         value = f"{str(path)!r}, which is not a regular file but {kind}"
         fail(field, "must be a regular file", value, "Pass a file with the content.", "not-readable")
 

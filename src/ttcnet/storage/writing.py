@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ttcnet.errors import fail
-from ttcnet.storage.special import descriptor, kind_of
+from ttcnet.storage.special import descriptor, special_kind
 
 PICTURES = (".png", ".pdf", ".svg")
 _UNFINISHED = re.compile(r"\.[0-9a-f]{8}\.tmp\..+")
@@ -86,7 +86,7 @@ def clear(folder: Path) -> None:
 def is_stream(path: Path) -> bool:
     """Whether `path` must not be replaced by a file: a device, a pipe, an open file of this process such as
     /dev/stdout."""
-    return descriptor(path) is not None or kind_of(path) is not None
+    return descriptor(path) is not None or special_kind(path) is not None
 
 
 def _pour(source: Path, path: Path) -> None:
@@ -118,7 +118,7 @@ def check_folder(field: str, path: Path) -> None:
     there = next(each for each in (path, *path.absolute().parents) if os.path.lexists(each))
     if not there.is_dir() or not os.access(there, os.W_OK):
         what = "a file" if there.exists() else "a link that leads nowhere"
-        value = f"{path}, where {there} is {'read-only' if there.is_dir() else kind_of(there) or what}"
+        value = f"{path}, where {there} is {'read-only' if there.is_dir() else special_kind(there) or what}"
         fail(field, "must be a folder that can be written", value, "Name another.", "not-writable")
 
 

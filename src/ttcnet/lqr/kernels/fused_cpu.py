@@ -28,7 +28,7 @@ from torch import Tensor
 from .. import reference
 from ..arithmetic import with_heads
 from ..modulated import Family
-from ..pairs import alone
+from ..pairs import selected
 from ..reference import limit_of, stretch_length
 
 PIECE = 200_000_000  # multiplications: between a twentieth and half of a second of a core
@@ -116,7 +116,7 @@ def _hard(family: Family, lost: Tensor, limit: float) -> Tensor:
 
 def _some(family: Family, which: Tensor) -> Family:
     """These problems alone, in float64, each as a token with one head."""
-    return Family(*(x.unsqueeze(1) for x in alone(family, which)))
+    return Family(*(x.unsqueeze(1) for x in selected(family, which)))
 
 
 def _flat(x: Tensor) -> Any:

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers and peft
 TINY = ["bench", "full-size", "--device", "cpu", "--shape", "tiny", "--length", "16", "--steps", "2"]
 
 
+@pytest.mark.slow
 def test_every_arm_is_measured_and_a_finished_one_is_kept(tmp_path):
     out = tmp_path / "full.csv"
     first = CliRunner().invoke(app, [*TINY, "--out", str(out)])

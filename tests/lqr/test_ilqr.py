@@ -86,6 +86,7 @@ def test_pendulums_swing_up_within_bounds(dtype):
         assert (slope * found.u)[~free].max() <= 1e-4, "a bound is held that the cost does not push against"
 
 
+@pytest.mark.slow
 def test_cart_poles_swing_up():
     found = ilqr(
         cart_pole, cart_cost, hanging(2, 4), 80, terminal=cart_end, action_size=1, u_min=-10, u_max=10,

@@ -60,3 +60,11 @@ def test_a_full_disk_is_told_with_a_remedy():
     assert result.exit_code == 1
     assert "No space left on device. Make room" in " ".join(result.output.split())
     assert "Errno" not in result.output
+
+
+def test_a_value_of_many_characters_is_shortened_in_the_message():
+    with pytest.raises(TTCNetError) as caught:
+        fail("device", "must be cpu", "a" * 5000, "Pass cpu.", "unknown-name")
+    assert str(caught.value).endswith("aaa ... (5,000 characters). Pass cpu. [unknown-name]")
+    assert len(str(caught.value)) < 1200
+    assert caught.value.value == "a" * 5000

@@ -15,6 +15,7 @@ class Code(NamedTuple):
     meaning: str
 
 
+LONGEST = 2000  # characters of a value in a message
 CODES = {
     # arguments
     "type": Code(TypeError, "a value is of the wrong kind"),
@@ -126,7 +127,13 @@ def fail(
     The code decides which built-in exception the error is as well; `error` names another one.
     """
     kind = next(_CLASSES[base] for base in (error or CODES[code].error).__mro__ if base in _CLASSES)
-    raise kind(f"{field} {rule}; got {value}. {remedy} [{code}]", code, field, rule, value, remedy)
+    raise kind(f"{field} {rule}; got {_shown(value)}. {remedy} [{code}]", code, field, rule, value, remedy)
+
+
+def _shown(value: object) -> str:
+    """A value as a message has it. The error itself has all of it."""
+    text = str(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... ({len(text):,} characters)"
 
 
 def check_integer(field: str, value: object, least: int, remedy: str) -> int:

@@ -38,7 +38,7 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-def names(only: list[str] | None) -> list[str]:
+def chosen_runs(only: list[str] | None) -> list[str]:
     """The steps to make, in order; all if there are no words."""
     from experiments.in_context_control.policies import ARMS, TASKS
 
@@ -82,7 +82,7 @@ def main(
         reading = Reading("prefixes", "attention", first_seed=first_seed, **trunk_size)
         arm_size |= {"first_seed": first_seed, "width": reading.width}
         trunks = out / "trunk"
-        for name in names(only):
+        for name in chosen_runs(only):
             if name == "trunk":
                 make_trunk(reading, trunks, where)
                 continue

@@ -37,7 +37,7 @@ TRAINING: dict[str, dict[str, Any]] = {  # steps of each run; and of the shorter
 TUNING_SEED = 100
 
 
-def names(only: list[str] | None) -> list[str]:
+def chosen_runs(only: list[str] | None) -> list[str]:
     """The runs, system/arm/number, that have these words in their names; all if there are none."""
     from experiments.where_planning_pays.imitation import ARMS
 
@@ -72,7 +72,7 @@ def main(
     with errors_as_sentences():
         where = usable(device)
         floats = tuple(float(rate) for rate in rates.split(","))
-        for name in names(only):
+        for name in chosen_runs(only):
             system, arm, number = name.split("/")
             training = TRAINING[system]
             size = {"steps": steps or training["steps"], "batch": training["batch"]}

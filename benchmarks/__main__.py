@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -62,11 +63,14 @@ def limited(
     _publish(limited_rows(problems or [1, 64, 1024], budget, device), out or RESULTS / f"limited-{device}.csv")
 
 
-def _publish(rows: list[Row], out: Path, *more: str) -> None:
-    write(rows, out)
+def _publish(rows: Iterable[Row], out: Path, *more: str) -> None:
+    """Show every line when it is measured, and write the file anew."""
     names = ("case", "provider", "problems", "forward_ms", "both_ms", "error_u", *more, "solved", "busy", "status")
+    done: list[Row] = []
     for row in rows:
         say("  ".join(f"{name} {row[name]}" for name in names if row.get(name)))
+        write([*done, row], out)
+        done.append(row)
     say(f"Written to {out}")
 
 

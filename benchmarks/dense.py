@@ -14,7 +14,7 @@ import importlib.util
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -92,14 +92,13 @@ PROVIDERS: dict[str, Provider] = {
 }
 PACKAGES = {"mpc.pytorch": "mpc", "diffilqrax": "diffilqrax", "osqp": "osqp", "casadi": "casadi"}
 ONE_BY_ONE = ("osqp", "casadi")
-CPU_ONLY = ("diffilqrax", *ONE_BY_ONE)
 
 
 def available(device: str, problems: int = 1) -> list[str]:
     """The providers that can be measured here."""
     there = [name for name in PROVIDERS if name not in PACKAGES or importlib.util.find_spec(PACKAGES[name])]
     there = [name for name in there if problems <= MOST or name not in ONE_BY_ONE]
-    return [name for name in there if device == "cpu" or name not in CPU_ONLY]
+    return [name for name in there if device == "cpu" or name not in ONE_BY_ONE]
 
 
 def both(provider: Provider, problem: LQR) -> tuple[Tensor, ...]:
@@ -139,9 +138,9 @@ def milliseconds(run: Callable[[], object], budget: float) -> float:
 
 def dense_rows(
     sizes: list[int], n: int = 12, m: int = 4, horizon: int = 50, budget: float = 2.0, device: str = "cpu"
-) -> list[Row]:
+) -> Iterator[Row]:
     """A line for every provider and number of problems; each time is measured for `budget` seconds."""
-    rows, where = [], stamp()
+    where = stamp()
     for problems in sizes:
         problem = draw(problems, n, m, horizon, device)
         right = both(by_solve, doubled(problem))
@@ -153,8 +152,7 @@ def dense_rows(
                 measured = _measured(PROVIDERS[name], problem, right, budget, name not in ONE_BY_ONE) | {"status": "ok"}
             except (RuntimeError, ValueError) as error:  # such as out of memory
                 measured = dict.fromkeys(MEASURED, "") | {"status": str(error).partition("\n")[0][:100]}
-            rows.append({key: str(value) for key, value in (told | measured).items()} | where)
-    return rows
+            yield {key: str(value) for key, value in (told | measured).items()} | where
 
 
 MEASURED = ("forward_ms", "both_ms", "error_u", "error_gradient")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -129,9 +129,9 @@ def slope(starts: Tensor, u: Tensor) -> Tensor:
 DIFFERENTIABLE = ("solve_constrained", "ilqr", "mpc.pytorch")
 
 
-def limited_rows(sizes: list[int], budget: float = 2.0, device: str = "cpu") -> list[Row]:
+def limited_rows(sizes: list[int], budget: float = 2.0, device: str = "cpu") -> Iterator[Row]:
     """A line for every case, solver and number of problems."""
-    rows, where = [], stamp()
+    where = stamp()
     for problems in sizes:
         linear = doubled(draw(problems, 12, 4, 20, device))
         first = LQR(*(getattr(linear, name)[:JUDGED].cpu() for name in FIELDS))
@@ -157,8 +157,7 @@ def limited_rows(sizes: list[int], budget: float = 2.0, device: str = "cpu") -> 
                     one and (problems > MOST or device != "cpu")
                 ):
                     told = {"case": case, "provider": name, "device": device, "problems": problems}
-                    rows.append(_row(told, solver, given, off, budget, both=not one) | where)
-    return rows
+                    yield _row(told, solver, given, off, budget, both=not one) | where
 
 
 def _row(

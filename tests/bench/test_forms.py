@@ -20,7 +20,8 @@ def test_every_form_is_measured_against_plain():
     for point, outcome in found.items():
         assert outcome["error_u"] < 1e-5
         assert outcome["error_worst_gradient"] < 1e-4
-        assert 0 < outcome["forward_ms"] < outcome["both_ms"]
+        assert outcome["forward_ms"] > 0
+        assert outcome["both_ms"] > 0
         assert 0 < outcome["both_of_limit"] < 1
         assert outcome["both_ratio_p20"] <= outcome["both_ratio"] <= outcome["both_ratio_p80"]
         if point.form == "plain":

@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor
 
@@ -61,7 +60,7 @@ def pypose(family: ModulatedLQR, horizon: int) -> Tensor:
 
 
 def diffilqrax(family: ModulatedLQR, horizon: int) -> Tensor:
-    """diffilqrax's dlqr, which solves a second problem for the gradients, in JAX, compiled, on the CPU."""
+    """diffilqrax's dlqr, which solves a second problem for the gradients, in JAX, compiled."""
     return by_diffilqrax(_written_out(family, horizon))[:, 0].reshape(family.r_inv.shape)
 
 
@@ -71,24 +70,34 @@ def by_diffilqrax(p: LQR) -> Tensor:
 
 
 class _ThroughJax(torch.autograd.Function):
-    """Actions of a batch by diffilqrax, from and to torch by way of numpy. Numbers that its forward pass keeps for the
-    backward pass stay in JAX."""
+    """Actions of a batch by diffilqrax, from and to torch without copies, on the device of the problem if JAX has it.
+    Numbers that its forward pass keeps for the backward pass stay in JAX."""
 
     @staticmethod
     def forward(ctx: Any, *problem: Tensor) -> Tensor:
         forward, with_pullback, _ = _jax_passes()
-        arrays = [x.detach().numpy() for x in problem]
         with _jax_dtype(problem[0]):
+            arrays = [_to_jax(x) for x in problem]
             if any(ctx.needs_input_grad):
                 u, ctx.pullback = with_pullback(*arrays)
             else:
                 u = forward(*arrays)
-            return torch.from_numpy(numpy.array(u))
+            return _to_torch(u)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, ...]:
         with _jax_dtype(g):
-            return tuple(torch.from_numpy(numpy.array(x)) for x in _jax_passes()[2](ctx.pullback, g.numpy()))
+            return tuple(_to_torch(x) for x in _jax_passes()[2](ctx.pullback, _to_jax(g)))
+
+
+def _to_jax(x: Tensor) -> Any:
+    import jax
+
+    return jax.dlpack.from_dlpack(x.detach().contiguous())
+
+
+def _to_torch(x: Any) -> Tensor:
+    return torch.utils.dlpack.from_dlpack(x.block_until_ready()).clone()
 
 
 def _jax_dtype(x: Tensor) -> Any:

@@ -12,7 +12,7 @@ import torch
 from tests.lqr import emulator
 from ttcnet.lqr import plan
 from ttcnet.lqr.kernels import fused_cuda
-from ttcnet.lqr.kernels.fused_forms import FORMS, Form, forced, kept_size, kept_steps
+from ttcnet.lqr.kernels.fused_forms import CHOSEN, FORMS, Form, forced, kept_size, kept_steps
 from ttcnet.lqr.modulated import Family
 from ttcnet.testing.errors import NAMES, cast, differentiate, relative_errors, weights
 from ttcnet.testing.memory import unwritten_is_nan
@@ -160,16 +160,17 @@ def test_every_form_is_exact(place, form):
 @pytest.mark.parametrize("horizon", [1, 2, 7, 8, 16, 17, 63, 64, 65, 256, 257, 511, 2048])
 @pytest.mark.parametrize("N", [16, 64])
 def test_check_points_are_few(horizon, N):
-    steps = kept_steps(Form(), 1024, N, horizon, 4)
+    steps = kept_steps(Form(), 1024, N, horizon, 4, 0)
     assert steps.stride % steps.kept == 0
     if not steps.at_once:
         assert steps.points + steps.inner_points <= max(16, 2.5 * (horizon / steps.kept) ** 0.5)
 
 
 @pytest.mark.parametrize(("problems", "horizon", "whole"), [(1024, 2048, True), (65536, 64, True), (65536, 65, False)])
-def test_all_steps_are_kept_where_that_takes_little_memory(problems, horizon, whole):
-    assert kept_steps(FORMS["whole halves"], problems, 16, horizon, 4).at_once == whole
-    assert not kept_steps(FORMS["halves"], problems, 16, horizon, 4).at_once
+def test_all_steps_are_kept_where_there_is_room(problems, horizon, whole):
+    most = 65536 * 64 * (16**2 + 1) * 4
+    assert kept_steps(CHOSEN, problems, 16, horizon, 4, most).at_once == whole
+    assert not kept_steps(FORMS["plain"], problems, 16, horizon, 4, most).at_once
 
 
 def test_a_half_is_not_much_more_than_half():

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..modulated import Family
 from . import nvrtc
-from .fused_forms import Form, KeptSteps, choose, kept_size, kept_steps, lanes
+from .fused_forms import Form, KeptSteps, choose, kept_size, kept_steps, lanes, room
 from .launch import LARGEST, Kind, Launch, Run, arguments, kind_of, launch, padded
 from .nvrtc import why_not
 
@@ -24,15 +24,15 @@ def forward(family: Family, horizon: int, keep: bool, run: Run | None = None) ->
     """The first actions, and the tensors that `backward` needs (none if not `keep`)."""
     run, steps = run or nvrtc.run, _kept_steps(family, horizon)
     u = torch.empty_like(family.r_inv)
-    room = u.new_empty(checkpoints(family, horizon) if keep else 0)
+    kept = u.new_empty(checkpoints(family, horizon) if keep else 0)
     if u.numel():
         every, points, matrices = 0, None, None
         if keep and steps.at_once:
-            matrices = room
+            matrices = kept
         elif keep:
-            every, points = steps.stride, room
+            every, points = steps.stride, kept
         _absorb(family, horizon, 0, horizon, None, every, points, matrices, u, run)
-    return u, room
+    return u, kept
 
 
 def backward(family: Family, horizon: int, checkpoints: Tensor, g: Tensor, run: Run | None = None) -> list[Tensor]:
@@ -79,18 +79,16 @@ def checkpoints(family: Family, horizon: int) -> tuple[int, ...]:
 
 def _kept_steps(family: Family, horizon: int) -> KeptSteps:
     problems, N = _size(family)
-    return kept_steps(choose(problems, N), problems, N, horizon, family.a.dtype.itemsize)
+    return kept_steps(choose(), problems, N, horizon, family.a.dtype.itemsize, room(family.a.device))
 
 
 def _kept_size(family: Family) -> int:
-    problems, N = _size(family)
-    return kept_size(N, choose(problems, N).halves)
+    return kept_size(padded(family.a.shape[-1]), choose().halves)
 
 
 def _slots(family: Family) -> int:
     """The room of a P with further digits, in matrices without: SLOTS of careful.cuh."""
-    problems, N = _size(family)
-    return 3 if choose(problems, N).halves and family.a.dtype == torch.float32 else 2
+    return 3 if choose().halves and family.a.dtype == torch.float32 else 2
 
 
 def _size(family: Family) -> tuple[int, int]:
@@ -144,8 +142,7 @@ def _parts(family: Family, matrices: Tensor | None, steps: int) -> tuple[Tensor 
 
 
 def _launch(kernel: str, family: Family) -> Launch:
-    kind = kind_of(family)
-    return _shaped(kernel, kind, choose(kind.problems, padded(kind.n)))
+    return _shaped(kernel, kind_of(family), choose())
 
 
 @cache

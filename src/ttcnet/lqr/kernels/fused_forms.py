@@ -1,6 +1,6 @@
 """Forms of the fused CUDA kernels, and which of them plans a family: the one place that chooses by shape.
 
-A choice rests on a measurement. `ttcnet bench forms` measures every form on a GPU; edit `choose` by its output.
+A choice rests on a measurement. `ttcnet bench forms` measures every form on a GPU; edit `CHOSEN` by its output.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import torch
+
 
 @dataclass(frozen=True)
 class Form:
     """A way to run both passes.
 
     halves: check-points hold the lower half of the symmetric P: less memory, and rows that are put together again.
-    whole: P of every step is kept if that takes little memory, so that the backward pass recomputes nothing.
+    whole: P of every step is kept if there is room, so that the backward pass recomputes nothing.
     fours: four actions are absorbed together if a lane has one row of 16 or 32, that is, if problems are few.
     """
 
@@ -31,16 +33,22 @@ FORMS = {
     "whole": Form(whole=True),
     "whole halves": Form(halves=True, whole=True),
     "fours": Form(fours=True),
+    "whole fours": Form(whole=True, fours=True),
     "all": Form(halves=True, whole=True, fours=True),
 }
-SHORT = 64  # steps: up to there, a form that keeps P whole keeps every step
-WHOLE_BYTES = 5 * 2**29  # beyond, as long as all of them take no more than this
+CHOSEN = FORMS["whole fours"]
+SHARE = 16  # P of every step may take a sixteenth of the GPU's memory
+EMULATED = 5 * 2**29  # bytes, on a GPU that is emulated
 _forced: Form | None = None
 
 
-def choose(problems: int, N: int) -> Form:
-    """The form for so many problems of (padded) size N. The others have passed their tests and await a measurement."""
-    return _forced or FORMS["plain"]
+def choose() -> Form:
+    return _forced or CHOSEN
+
+
+def room(device: torch.device) -> int:
+    """Bytes that P of every step may take."""
+    return torch.cuda.get_device_properties(device).total_memory // SHARE if device.type == "cuda" else EMULATED
 
 
 @contextmanager
@@ -101,10 +109,11 @@ class KeptSteps:
         return self.stride // self.kept - 1
 
 
-def kept_steps(form: Form, problems: int, N: int, horizon: int, itemsize: int) -> KeptSteps:
-    """Horizons up to `kept` are recomputed not at all, up to 16 `kept` once, and longer ones twice."""
-    kept = SHORT if form.whole else {64: 4, 32: 8}.get(N, 16)
-    if form.whole and horizon * problems * (kept_size(N, form.halves) + 1) * itemsize <= WHOLE_BYTES:
+def kept_steps(form: Form, problems: int, N: int, horizon: int, itemsize: int, most: int) -> KeptSteps:
+    """If P of all steps takes more than `most` bytes, horizons up to `kept` are recomputed not at all, up to 16 `kept`
+    once, and longer ones twice."""
+    kept = {64: 4, 32: 8}.get(N, 16)
+    if form.whole and horizon * problems * (kept_size(N, form.halves) + 1) * itemsize <= most:
         return KeptSteps(horizon, horizon, horizon)
     if horizon <= 16 * kept:  # written so that torch.compile, for which the horizon is a symbol, learns nothing of it
         return KeptSteps(horizon, kept, kept)

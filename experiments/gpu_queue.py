@@ -66,16 +66,22 @@ def _looped(setting: str, seeds: tuple[int, ...], arms: tuple[str, ...] = ("ttc"
     return Job(name, question, f"{LOOPED.replace('{setting}', setting)} {only}", 2, BOARDS)
 
 
+def _equal(setting: str) -> Job:
+    """TTC-Net and MLP as large as the Transformer, in a folder of their own."""
+    command = LOOPED.replace("/{setting}", f"/{setting}-equal").replace("{setting}", setting)
+    only = " ".join(f"--only {arm}-{seed}" for seed in range(3) for arm in ("ttc", "mlp"))
+    question = f"Sudoku, {setting}: TTC-Net and MLP as large as the Transformer"
+    return Job(f"{setting}-equal", question, f"{command} --set mlp_width=157 {only}", 2, BOARDS)
+
+
 JOBS = (
     Job("gpu-tests", "are all kernels right?", "python -m tests.gpu --minutes {minutes} --out {out}/gpu-tests", 6),
     Job("forms", "which form of the kernels is fastest?", "ttcnet bench forms --out {out}/forms.csv", 3),
     Job("dense", "how fast is solve on a GPU?",
         "python -m benchmarks dense --device cuda --problems 4096 --problems 65536 --out {out}/dense-gpu.csv", 3),
-    *(_looped("looped-strict", seeds) for seeds in ((1, 2), (3, 4))),
-    Job("looped-strict-equal", "Sudoku: a Transformer as large as TTC-Net",
-        f"{LOOPED.replace('/{setting}', '/looped-strict-equal').replace('{setting}', 'looped-strict')} "
-        "--only transformer --set mlp_width=157", 2, BOARDS),
-    *(_looped("looped-augmented", seeds) for seeds in ((0, 1), (2, 3, 4))),
+    _looped("looped-strict", (3, 4)),
+    *(_equal(setting) for setting in ("looped-strict", "looped-augmented")),
+    *(_looped("looped-augmented", seeds) for seeds in ((0, 1, 2), (3, 4))),
     Job("frozen-math", "one inserted layer in a frozen base: mathematics",
         FROZEN.replace("{task}", "math") + " --data {data}/math", 5,
         ("{data}/math/gsm8k-train.jsonl", "{base}/config.json")),
@@ -138,10 +144,8 @@ def work(jobs: tuple[Job, ...], folders: dict[str, Path], minutes: float, only: 
 
 def _execute(command: list[str], log: Path, seconds: float) -> int | None:
     """Run a command. Returns its exit code; None if the time ended it."""
-    program = Path(sys.executable)
-    command = (
-        [str(program), *command[1:]] if command[0] == "python" else [str(program.parent / command[0]), *command[1:]]
-    )
+    python = {"python": [sys.executable], "ttcnet": [sys.executable, "-m", "ttcnet.cli"]}
+    command = [*python[command[0]], *command[1:]]
     with log.open("a") as file:
         running = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
         try:
@@ -157,12 +161,13 @@ def _execute(command: list[str], log: Path, seconds: float) -> int | None:
 
 
 def packed(out: Path, folder: Path) -> None:
-    """Everything in `out` as parts in `folder`, small enough to come back from a machine."""
+    """Everything in `out` but checkpoints of finished runs, as parts in `folder`, small enough to come back."""
     folder.mkdir(parents=True, exist_ok=True)
     whole = folder / "whole.tar.gz"
     with tarfile.open(whole, "w:gz") as archive:
         for path in sorted(out.rglob("*")):
-            if path.is_file():
+            needless = path.name.startswith("checkpoint") and (path.parent / "metrics.json").exists()
+            if path.is_file() and not needless:
                 archive.add(path, path.relative_to(out))
     with whole.open("rb") as source:
         parts = 0

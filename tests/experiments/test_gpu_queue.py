@@ -47,12 +47,16 @@ def test_what_was_made_comes_back(folders, tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_queue, "PART_BYTES", 100)
     (folders["out"] / "deep").mkdir()
     (folders["out"] / "deep" / "file").write_bytes(bytes(range(256)))
+    for run, file in (("deep", "checkpoint-1"), ("done", "checkpoint-1"), ("done", "metrics.json")):
+        (folders["out"] / run).mkdir(exist_ok=True)
+        (folders["out"] / run / file).touch()
     packed(folders["out"], tmp_path / "packed")
     assert len(list((tmp_path / "packed").iterdir())) > 1
     result = CliRunner().invoke(app, ["unpack", str(tmp_path / "packed"), "--out", str(tmp_path / "new")])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "new" / "deep" / "file").read_bytes() == bytes(range(256))
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["deep"]
+    found = sorted(str(path.relative_to(tmp_path / "new")) for path in (tmp_path / "new").rglob("*"))
+    assert found == ["deep", "deep/checkpoint-1", "deep/file", "done", "done/metrics.json"]
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)

@@ -25,7 +25,6 @@ from ttcnet.terminal.console import tell
 
 from . import loop
 from .answers import Answers
-from .example_store import examples_of
 from .examples import check_examples
 from .learner import Learner
 from .run import Run
@@ -65,6 +64,8 @@ def _fine_tune(config: FineTuning, run: Run, device: str, model: Any, tokenizer:
     avoid_cudnn()
     if tokenizer is None:
         tokenizer = tokenizer_of(config.model, trust_remote_code=trust_remote_code)
+    from .example_store import examples_of  # late: only training needs the package datasets
+
     examples = examples_of(config, tokenizer, run.folder / "examples", begun=run.begun)
     tell(examples.report)
     run.note(examples=examples.counts)

@@ -4,7 +4,8 @@
 
 It is solved by doubling: each iteration finds P over twice as many steps as the one before, so 2^k steps take k
 iterations. An iteration solves with I + G H, where G and H are positive semi-definite, and inverts nothing else but R.
-If actions are cheap, that loses digits. Steps of Newton find them again: P is the cost to go of the feedback.
+If actions are cheap, that loses digits. Steps of Newton find them again: each adds to P the solution of a Lyapunov
+equation, whose right side is the error of the equation at P.
 
 A small change of the equation moves P by X, the solution of X = F' X F + change, with F = A + B K the closed loop. The
 adjoint of that is a Lyapunov equation with F', which is solved by doubling too.
@@ -24,7 +25,7 @@ from .adjoint import transformed
 from .arithmetic import full_precision, symmetrise
 from .steps import wide_dtype
 
-POLISH = 4  # steps of Newton, at most
+POLISH = 8  # steps of Newton, at most
 TURNS = 64  # over 2^64 steps; a closed loop that has not settled by then never will
 
 
@@ -125,20 +126,27 @@ def _polished(P: Tensor, *fields: Tensor) -> Tensor:
     A, B, Q, R, N = fields
     off = _violation(P, *fields)
     for _ in range(POLISH):
-        K = _gain(P, *fields)
-        other = _lyapunov((A + B @ K).mT, symmetrise(Q + K.mT @ R @ K + N @ K + (N @ K).mT))
+        F = A + B @ _gain(P, *fields)
+        other = P + _lyapunov(F.mT, symmetrise(_terms(P, *fields).sum(0)))
         other_off = _violation(other, *fields)
         better = other_off < off  # not if the feedback does not settle: it has no cost
         P, off = torch.where(better[..., None, None], other, P), torch.where(better, other_off, off)
+        if not _any(better):
+            break
     bad = torch.linalg.cholesky_ex(symmetrise(R + B.mT @ P @ B))[1] != 0
     return torch.where(bad[..., None, None], torch.nan, P)
 
 
 def _violation(P: Tensor, A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor) -> Tensor:
     """Of the equation, over the largest of its terms, (...)."""
-    terms = (A.mT @ P @ A, (A.mT @ P @ B + N) @ _gain(P, A, B, Q, R, N), Q, -P)
-    size = torch.stack([x.abs().amax((-2, -1)) for x in terms]).amax(0)
-    return sum(terms[1:], terms[0]).abs().amax((-2, -1)) / size.clamp_min(torch.finfo(P.dtype).tiny)
+    terms = _terms(P, A, B, Q, R, N)
+    size = terms.abs().amax((-2, -1)).amax(0)
+    return terms.sum(0).abs().amax((-2, -1)) / size.clamp_min(torch.finfo(P.dtype).tiny)
+
+
+def _terms(P: Tensor, A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor) -> Tensor:
+    """The terms of the equation, all on one side, (4, ..., n, n)."""
+    return torch.stack([A.mT @ P @ A, (A.mT @ P @ B + N) @ _gain(P, A, B, Q, R, N), Q, -P])
 
 
 def _readable(values: Iterable[Tensor]) -> bool:
@@ -146,6 +154,14 @@ def _readable(values: Iterable[Tensor]) -> bool:
         return all(bool(x.isfinite().any()) or True for x in values)
     except RuntimeError:  # torch.func.vmap
         return False
+
+
+def _any(values: Tensor) -> bool:
+    """Whether any is true; yes, if values cannot be read."""
+    try:
+        return bool(values.any())
+    except RuntimeError:  # torch.func.vmap
+        return True
 
 
 def _settled(more: Tensor, whole: Tensor) -> bool:

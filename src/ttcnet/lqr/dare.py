@@ -123,7 +123,7 @@ def _doubled(A: Tensor, B: Tensor, Q: Tensor, R: Tensor, N: Tensor) -> Tensor:
 
 def _polished(P: Tensor, *fields: Tensor) -> Tensor:
     """P with all of its digits; NaN if it is no minimum."""
-    A, B, Q, R, N = fields
+    A, B, _, R, _ = fields
     off = _violation(P, *fields)
     for _ in range(POLISH):
         F = A + B @ _gain(P, *fields)

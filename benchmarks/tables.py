@@ -1,5 +1,5 @@
-"""Tables of speed for pages: one of the VIEWS, layer-gpu, decode-gpu, speed-summary, a table of `solve` beside others
-(dense-cpu, limited-cpu), or else results/NAME.csv unchanged."""
+"""Tables of speed for pages: one of the VIEWS, layer-gpu, decode-gpu, forms, speed-summary, a table of `solve` beside
+others (dense-DEVICE, limited-DEVICE), or else results/NAME.csv unchanged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def speed_table(name: str, results: Path) -> str:
         return decoding(read(results / "decode-gpu.csv"))
     if name == "speed-summary":
         return summary(results)
-    if name in ("dense-cpu", "limited-cpu"):
+    if name == "forms":
+        return forms(read(results / "forms.csv"))
+    if name.partition("-")[0] in ("dense", "limited"):
         return beside_others(read(results / f"{name}.csv"), f"python -m benchmarks {name.partition('-')[0]}")
     if name not in VIEWS:
         return plain(read(results / f"{name}.csv"))
@@ -76,9 +78,31 @@ def beside_others(rows: list[Row], command: str) -> str:
         for (kind, count), cells in found.items()
     ]
     first = rows[0]
+    if first["device"] == "cuda":
+        command += " --device cuda" + "".join(f" --problems {size}" for size in dict.fromkeys(x for _, x in found))
+    machine = first["gpu" if first["device"] == "cuda" else "cpu"]
     return "\n".join(lines) + (
-        f"\n\n{first['cpu']}; torch {first['version_torch']}, commit {first['commit']}, {first['date']}. "
+        f"\n\n{machine}; torch {first['version_torch']}, commit {first['commit']}, {first['date']}. "
         f"Command: `{command}`.\n"
+    )
+
+
+def forms(rows: list[Row]) -> str:
+    """The time of both passes by each form of the kernels, and its memory."""
+    names = list(dict.fromkeys(row["form"] for row in rows))
+    found: dict[str, dict[str, str]] = {}
+    for row in rows:
+        shape = f"{int(row['problems']):,} problems, T = {row['horizon']}, n = {row['n']}, m = {row['m']}"
+        times = f"{_time(row['forward_ms'])} / {_time(row['both_ms'])}" if row["status"] == "ok" else row["status"]
+        memory = f" <br> {float(row['peak_mb']):,.0f} MB" if row["status"] == "ok" else ""
+        found.setdefault(shape, {})[row["form"]] = times + memory
+    lines = [f"| | {' | '.join(f'`{name}`' for name in names)} |", "|---|" + "--:|" * len(names)]
+    lines += [f"| {shape} | {' | '.join(each.get(name, '') for name in names)} |" for shape, each in found.items()]
+    first = rows[0]
+    return "\n".join(lines) + (
+        f"\n\nMedian time of the forward pass / of both, as CUDA graphs, and peak memory of both; float32, regime "
+        f"{first['regime']}. {first['gpu']}; torch {first['version_torch']}, commit {first['commit']}, {first['date']}. "
+        f"Command: `ttcnet bench forms`.\n"
     )
 
 

@@ -15,7 +15,7 @@ from ttcnet.lqr.kernels.fused_forms import CHOSEN, FORMS
 from ttcnet.lqr.modulated import Family
 from ttcnet.testing.decimals import exact_plan
 from ttcnet.testing.errors import cast, rounded
-from ttcnet.testing.regimes import draw
+from ttcnet.testing.regimes import draw, with_costs
 from ttcnet.testing.tolerance import (
     FEW,
     HORIZONS,
@@ -59,10 +59,20 @@ def test_the_kernels_are_as_good_as_their_inputs(n, m):
 
 
 @pytest.mark.skipif(emulator.COMPILER is None, reason="the emulator needs g++")
-@pytest.mark.xfail(reason="the kernels do not notice that λ = P h cancels if a large state costs little", strict=True)
 def test_a_cost_of_low_rank_over_a_long_horizon():
-    """Up to 2.7 times the bar in gradients of Qf and decay_A of one case; the loops on the CPU are within."""
+    """Where a large state costs little, λ = P h cancels."""
     assert not of_kernels(3, 5, 40)
+
+
+@pytest.mark.skipif(emulator.COMPILER is None, reason="the emulator needs g++")
+@pytest.mark.parametrize(
+    ("regime", "scale", "seed", "cost_seed"), [("slow", 1e4, 303, 3017), ("constant", 1e3, 204, 2025)]
+)
+def test_a_cost_of_rank_one_and_more_actions_than_states(regime, scale, seed, cost_seed):
+    family = with_costs(draw(regime, tokens=2, heads=2, n=2, m=4, seed=seed), "axes", seed=cost_seed)
+    family = replace(family, r_inv=family.r_inv * scale)
+    compute = partial(run_kernels, place="cpu")
+    assert not beyond([(regime, "axes", scale)], family, 40, compute, draws=1, judge=exact_plan)
 
 
 def of_kernels(n, m, horizon):

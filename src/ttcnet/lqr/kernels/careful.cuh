@@ -23,9 +23,11 @@
 
 // How much smaller P may be along some action than elsewhere, w |b|^2 max(P) / 32: it counts all digits that were ever lost.
 // A single action is not divided by 32. If Q is next to nothing, it is multiplied by 4, because nothing restores the digits.
+// A Q of rank one restores them in one direction only, and λ = P h cancels where a large h costs little: then it is at least
+// w |b|^2 max(Q). Not max(P): where P is much larger than Q, actions are not cheap enough to cancel as much.
 // The largest number if P is NaN: a minimum was missing at a later step, or the digits to find it.
 __device__ __forceinline__ real faintest(const Problem &p, const Shape &shape, int t, const real (&P)[ROWS][N]) {
-    real largest = 0, of_Q = 0, cheapest = 0, fade[ACTIONS], fade_Q[ROWS];
+    real largest = 0, of_Q = 0, trace = 0, squares = 0, cheapest = 0, fade[ACTIONS], fade_Q[ROWS];
     p.Q_fade(t, fade_Q);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {  // the largest numbers of P and Q are on their diagonals
@@ -36,7 +38,12 @@ __device__ __forceinline__ real faintest(const Problem &p, const Shape &shape, i
             total += P[r][k];
         }
         if (total != total) largest = (real)1e30;
-        of_Q = max(of_Q, fade_Q[r] * fade_Q[r] * p.diagonal_of_Q(r));
+        real Q[N];
+        p.load_Q(r, Q);
+        squares += dot(Q, Q);
+        const real diagonal = p.diagonal_of_Q(r);
+        trace += diagonal;
+        of_Q = max(of_Q, fade_Q[r] * fade_Q[r] * diagonal);
     }
     p.B_fade(t, fade);
 #pragma unroll
@@ -51,7 +58,11 @@ __device__ __forceinline__ real faintest(const Problem &p, const Shape &shape, i
         of_Q = max(of_Q, __shfl_xor_sync(p.group.mask, of_Q, step, LANES));
         cheapest = max(cheapest, __shfl_xor_sync(p.group.mask, cheapest, step, LANES));
     }
-    return largest * cheapest * (1000 * of_Q < largest ? (real)4 : (real)(shape.m > 1 ? 0.03125 : 1));
+    trace = p.group.sum(trace);
+    // its second eigenvalue is less than about a thousandth of the first
+    const bool rank_one = 500 * (trace * trace - p.group.sum(squares)) < trace * trace;
+    const real found = largest * (1000 * of_Q < largest ? (real)4 : (real)(shape.m > 1 ? 0.03125 : 1));
+    return cheapest * (rank_one ? max(found, of_Q) : found);
 }
 
 // the sum of two doubles; the second is the rounding error of the first

@@ -13,7 +13,7 @@ from ttcnet.lqr import LQR, dense, solve
 from ttcnet.lqr.kernels import dense_cpu
 from ttcnet.testing.errors import cast
 from ttcnet.testing.problems import random_problem
-from ttcnet.testing.tolerance import cases, solve_beyond
+from ttcnet.testing.tolerance import beyond, by, cases, solve_beyond
 
 PARTS = ("u", "h", "costate", "cost")
 GAINS = ("K", "k", "P", "p")
@@ -168,6 +168,35 @@ def test_float32_is_as_good_as_its_inputs(n, m, horizon):
     assert not solve_beyond(what, family, horizon)
 
 
+def first_actions(family, horizon):
+    return solve(family.unroll(horizon), check=False).u[..., 0, :]
+
+
+@pytest.mark.parametrize(("n", "m", "horizon"), [(1, 1, 300), (5, 1, 17), (16, 7, 17)])
+def test_an_unrolled_family_is_as_good_as_its_inputs(n, m, horizon):
+    """As test_dense_gpu.py has it. The gradients are of the family: a rounding of that moves all steps together."""
+    what, family = cases(n, m, regimes=("trained", "slow"))
+    assert not beyond(what, family, horizon, by(first_actions), unrolled=True)
+
+
+def test_gradients_of_steps_cancel_in_their_sum():
+    """Over 300 steps a price next to nothing hardly matters. Each step's gradient of R is right, and even if it is
+    rounded only once, their sum is not: no solve could return it."""
+    what, family = cases(1, 1, scales=(1e-6,), regimes=("slow",), costs=("full", "axes"))
+    problem = cast(family, torch.float32).unroll(300)
+    found, exact = (gradients_of_R(problem, dtype) for dtype in (torch.float32, torch.float64))
+    assert not solve_beyond(what, family, 300)
+    assert (found.double() - exact).norm() < 1e-6 * exact.norm()
+    for rounded_once in (found.double(), exact.float().double()):
+        assert ((rounded_once.sum(-1) - exact.sum(-1)).abs() > 0.1 * exact.sum(-1).abs()).any()
+
+
+def gradients_of_R(problem, dtype):
+    leaves = {name: x.detach().to(dtype).requires_grad_() for name, x in problem.given().items()}
+    first = solve(LQR(**leaves, horizon=problem.horizon), check=False).u[..., 0, :]
+    return torch.autograd.grad(first.sum(), leaves["R"])[0].squeeze(-1)
+
+
 @pytest.mark.parametrize("options", [{"method": "kkt"}, {"implicit": True}, {"implicit": False}], ids=str)
 def test_other_ways_are_as_good_as_their_inputs(options):
     for n, m in ((5, 1), (3, 5)):
@@ -180,7 +209,8 @@ def test_lost_digits_are_found_where_d_is_small():
     _, family = cases(5, 1, scales=(1.0,), regimes=("constant",))
     problem = cast(family, torch.float32).unroll(40)
     given = dense_cpu.read(problem.as_matrices().given(), problem.batch_shape, 40)
-    _, _, d, unmet = dense_cpu.forward(given, torch.float32, False, False)
+    unmet = dense_cpu.forward(given, torch.float32, False, False)[3]
+    d = dense_cpu.forward(given, torch.float64, False, False)[2]
     assert d.max() < dense.WAYS[torch.float32][0][1]
     assert unmet.max() > 0.1
     assert solve(problem).residual(problem).max() < 1e-5
@@ -188,6 +218,22 @@ def test_lost_digits_are_found_where_d_is_small():
     given = dense_cpu.read(easy.as_matrices().given(), easy.batch_shape, 20)
     few = dense_cpu.forward(given, torch.float32, False, False)[3] > dense.ROUNDINGS * 16**0.5 * 2**-23
     assert few.sum() < 4, "ordinary problems raise no alarm"
+
+
+def test_hidden_digits_are_found():
+    """Only the end counts, and 40 steps push in the same directions: terms of d cancel, though d stays small and all
+    conditions are met."""
+    _, family = cases(16, 7, scales=(1e3,), regimes=("trained",), costs=("none",))
+    hard = cast(family, torch.float32).unroll(40)
+    easy = random_problem((64,), 20, 16, 7, dtype=torch.float32)
+    limit = dense.WAYS[torch.float32][0][1]
+    for problem, expected in ((hard, True), (easy, False)):
+        given = dense_cpu.read(problem.as_matrices().given(), problem.batch_shape, problem.horizon)
+        lost, unmet = dense_cpu.forward(given, torch.float32, False, False)[2:]
+        d = dense_cpu.forward(given, torch.float64, False, False)[2]
+        fine = (d < limit) & (unmet < dense.ROUNDINGS * 23**0.5 * 2**-23)
+        assert fine.any()
+        assert ((lost > limit) & fine).any() == expected
 
 
 def test_values_are_symmetric_to_the_bit():

@@ -18,8 +18,9 @@ def test_the_reference_passes():
     assert beyond(what, family, 8, by(reference)) == []
 
 
+@pytest.mark.parametrize("unrolled", [False, True])
 @pytest.mark.parametrize("name", ["u", *NAMES])
-def test_a_wrong_output_is_found_in_its_case(name):
+def test_a_wrong_output_is_found_in_its_case(name, unrolled):
     what, family = cases(3, 2, scales=(1.0,), costs=("full",))
 
     def slightly_wrong(family, horizon, g):
@@ -28,7 +29,7 @@ def test_a_wrong_output_is_found_in_its_case(name):
         each[1] += 3e-4 * each[1].norm()
         return found | {name: each.reshape(found[name].shape)}
 
-    failures = beyond(what, family, 8, slightly_wrong)
+    failures = beyond(what, family, 8, slightly_wrong, unrolled=unrolled)
     assert {(case, output) for case, output, _, _ in failures} == {(what[1], name)}
 
 

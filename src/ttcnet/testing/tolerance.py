@@ -87,9 +87,11 @@ def beyond(
     device: str = "cpu",
     judge: Judge = truth_of,
     dtype: torch.dtype = torch.float32,
+    unrolled: bool = False,
 ) -> list[Failure]:
     """The cases where `compute`, (family in `dtype`, horizon, g) to outputs by name, is too far from the truth. The
-    truth is found by `judge`, on `device`."""
+    truth is found by `judge`, on `device`. If `unrolled`, `compute` solves `family.unroll(horizon)` in float32, and ten
+    times the effect of storing the problem and its gradients so is allowed too."""
     given = cast(family, dtype)
     exact = cast(given, torch.float64)
     g = torch.randn(given.r_inv.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -101,7 +103,33 @@ def beyond(
 
     truth = truly(exact)
     moved = [truly(rounded(exact, seed, torch.finfo(dtype).eps / 2)) for seed in range(draws)]
-    return _too_far(what, {name: x.cpu() for name, x in compute(given, horizon, g).items()}, truth, moved, dtype)
+    there = cast(given, torch.float64, device)
+    stored = [_stored(there, horizon, g.to(device), seed) for seed in range(draws if unrolled else 0)]
+    found = {name: x.cpu() for name, x in compute(given, horizon, g).items()}
+    return _too_far(what, found, truth, moved, dtype, stored)
+
+
+def _stored(family: ModulatedLQR, horizon: int, g: Tensor, seed: int) -> Outputs:
+    """Outputs of the unrolled family in float64, with every number of its problem and every gradient of these moved by
+    a rounding of float32. It matters where gradients of the steps cancel in their sum."""
+    generator = torch.Generator(family.a.device).manual_seed(seed)
+
+    def noise(name: str, size: Sequence[int]) -> Tensor:
+        x = 2 * torch.rand(size, generator=generator, dtype=torch.float64, device=family.a.device) - 1
+        return 1 + 2**-24 * ((x + x.mT) / 2 if name == "Q" else x)
+
+    def moved(name: str, x: Tensor) -> Tensor:
+        once = [1 if step == 0 else size for size, step in zip(x.shape, x.stride(), strict=True)]
+        of_gradient, y = noise(name, x.shape), x * noise(name, once)
+        y.register_hook(lambda grad: grad * of_gradient)
+        return y
+
+    def first(family: ModulatedLQR, horizon: int) -> Tensor:
+        problem = family.unroll(horizon)
+        fields = {name: moved(name, x) for name, x in problem.given().items()}
+        return solve(LQR(**fields, horizon=horizon), check=False).u[..., 0, :]
+
+    return {name: x.cpu() for name, x in differentiate(first, family, horizon, g).items()}
 
 
 def solve_beyond(
@@ -139,9 +167,11 @@ def _too_far(
     truth: Outputs,
     moved: Sequence[Outputs],
     dtype: torch.dtype = torch.float32,
+    stored: Sequence[Outputs] = (),
 ) -> list[Failure]:
     scale = torch.finfo(dtype).eps / torch.finfo(torch.float32).eps
     movements = [case_errors(x, truth, len(what)) for x in moved]
+    effects = [case_errors(x, truth, len(what)) for x in stored]
     errors = case_errors(found, truth, len(what))
     largest = torch.stack([x.reshape(len(what), -1).abs().amax(1) for x in truth.values()]).amax(0)
     there = largest < 1e37  # there is a minimum, and float32 can hold it
@@ -150,6 +180,8 @@ def _too_far(
         movement = torch.stack([x[name] for x in movements]).amax(0)
         movement = torch.where(movement.isfinite(), movement, torch.inf)  # a rounding may leave no minimum
         most = (200 * movement).clamp_min(scale * (1e-5 if name == "u" else 1e-4))
+        for effect in effects:
+            most = torch.maximum(most, (10 * effect[name]).nan_to_num(0, 0, 0))
         failures += [
             (what[k], name, float(error[k]), float(movement[k]))
             for k in torch.nonzero(there & ~(error <= most)).flatten().tolist()

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from tests.lqr import emulator
-from tests.lqr.test_dense import agree, gradients
+from tests.lqr.test_dense import agree, first_actions, gradients
 from ttcnet.lqr import LQR, dense, solve
-from ttcnet.lqr.kernels import dense_cuda, nvrtc
+from ttcnet.lqr.kernels import dense_cpu, dense_cuda, nvrtc
 from ttcnet.testing.errors import cast
 from ttcnet.testing.problems import random_problem
-from ttcnet.testing.tolerance import cases, solve_beyond
+from ttcnet.testing.tolerance import beyond, by, cases, solve_beyond
 
 pytestmark = pytest.mark.skipif(emulator.COMPILER is None, reason="needs g++")
 
@@ -54,6 +54,25 @@ def test_float32():
 def test_float32_is_as_good_as_its_inputs(n, m, horizon):
     what, family = cases(n, m, scales=(1.0, 1e4), regimes=("trained", "slow", "constant"))
     assert not solve_beyond(what, family, horizon, draws=1)
+
+
+def test_an_unrolled_family_is_as_good_as_its_inputs():
+    what, family = cases(5, 1, regimes=("slow",))
+    assert not beyond(what, family, 17, by(first_actions), draws=1)
+
+
+@pytest.mark.parametrize(("n", "m"), [(5, 3), (40, 4)])
+def test_hidden_digits_are_those_of_the_loops(n, m):
+    _, family = cases(n, m, scales=(1e3,), regimes=("trained",), costs=("none",))
+    problem = cast(family, torch.float32).unroll(12)
+
+    def lost(passes, work):
+        given = passes.read(problem.as_matrices().given(), problem.batch_shape, 12)
+        return passes.forward(given, work, False, False)[2]
+
+    hidden = lost(dense_cpu, torch.float32)
+    torch.testing.assert_close(lost(dense_cuda, torch.float32), hidden, rtol=0.02, atol=0)
+    assert (hidden > 4 * lost(dense_cpu, torch.float64)).any(), "digits are lost where no d is large"
 
 
 def unmet(passes, problem, work):

@@ -13,6 +13,8 @@
 #define VECTORS (9 * N + 3 * M)
 #define SHARED ((2 * N + WIDE + 2 * M) * LD + M * LDM + VECTORS)  // that a problem has; the launcher computes the same
 #define REFINED 4                  // above this d, P is refined
+#define HIDDEN 8                   // hidden digits count as many times as those that are lost to d
+static_assert(LANES >= N, "a lane has more than one state");
 #define EACH(e, size) _Pragma("unroll 1") for (int e = p.lane; e < (size); e += LANES)
 
 enum Field { A_, B_, Q_, R_, H0_, R1_, Q1_, C_, CROSS_, QF_ };  // bits of `timed`, rows of `rows`
@@ -235,14 +237,21 @@ __device__ void restore(const Problem &p, const real *b, real d) {
     p.sync();
 }
 
-// An action absorbed into P: v <- P b, kept, P <- P - v v' / d. Returns d.
-__device__ real absorb(const Problem &p, const real *b, real *kept) {
+// An action absorbed into P: v <- P b, kept, P <- P - v v' / d. Returns d. `hidden`, of float, becomes the largest
+// b_i² P_ii / d so far, for the state i of this lane: see dense_cpu_steps.py.
+__device__ real absorb(const Problem &p, const real *b, real *kept, real &hidden) {
     times_turned(p, p.P, b, p.v);
     p.sync();
     real d = 1 + inner<N>(b, p.v);
     const real root = positive_root(d), scale = 1 / root;
     d = root > 0 ? d : root;  // NaN: no minimum, in this problem alone, or too few digits
-    EACH(i, N) kept[i] = p.v[i];
+    EACH(i, N) {
+        kept[i] = p.v[i];
+        if (sizeof(real) == 4) {  // P_ii is written below by the same lane
+            const real part = b[i] * scale;
+            hidden = larger(hidden, part * part * p.P[i * LD + i]);
+        }
+    }
     EACH(e, HALF) {
         int i, k;
         half_place(e, i, k);
@@ -281,7 +290,7 @@ __device__ void step_back(const Problem &p, int t) {
 }
 
 // P, v and d of every step into `kept`, and P before the first step, without a cost of that state, into P. Returns the
-// largest d.
+// largest d, or in float, if that is more, HIDDEN times the hidden digits.
 __device__ real descend(const Problem &p, real *kept) {
     const given *last = p.Qf ? p.Qf : p.of(Q_, p.Q, p.horizon - 1, N * N);
     EACH(e, HALF) {
@@ -290,7 +299,7 @@ __device__ real descend(const Problem &p, real *kept) {
         p.P[i * LD + k] = p.P[k * LD + i] = ((real)last[i * N + k] + (real)last[k * N + i]) / 2;
     }
     p.sync();
-    real largest = 1;
+    real largest = 1, hidden = 0;
     for (int t = p.horizon - 1; t >= 0; --t) {
         real *row = kept + (long long)t * ENTRIES;
         EACH(e, HALF) {
@@ -300,11 +309,19 @@ __device__ real descend(const Problem &p, real *kept) {
         }
         if (t == p.horizon - 1 || !p.fixed) prepare(p, t);
         for (int j = 0; j < M; ++j) {
-            const real d = absorb(p, p.Bt + j * LD, row + HALF + j * N);
+            const real d = absorb(p, p.Bt + j * LD, row + HALF + j * N, hidden);
             if (p.lane == 0) row[HALF + M * N + j] = d;
             largest = d <= largest ? largest : d;  // NaN, too, is larger than any
         }
         step_back(p, t);
+    }
+    if (sizeof(real) == 4) {
+        EACH(i, N) p.work[i] = hidden;
+        p.sync();
+        real total = 0;
+        for (int i = 0; i < N; ++i) total += p.work[i];
+        p.sync();
+        largest = HIDDEN * total > largest ? HIDDEN * total : largest;  // NaN stays
     }
     return largest;
 }

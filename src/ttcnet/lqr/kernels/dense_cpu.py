@@ -115,7 +115,8 @@ def _effort(given: Given, width: int) -> int:
 
 def forward(given: Given, work: torch.dtype, keep: bool, gains: bool) -> tuple[dict[str, Tensor], Any, Tensor, Tensor]:
     """The solution (u, h, costate, cost, and K, k, P, p if `gains`), the numbers kept for `backward`, and for every
-    problem the largest d and the violation of its conditions. `work` is the dtype to compute in."""
+    problem the largest d (or as much for other lost digits) and the violation of its conditions. `work` is the dtype
+    to compute in."""
     N, T, n, m = given.problems, given.horizon, given.n, given.m
     dtype, kind = given.arrays["B"].dtype, NUMPY[work]
     width, shape = _work(given, kind)

@@ -50,7 +50,7 @@ def forward(
         np.empty((m * (m + 1) // 2, width), dtype),
     )
     vectors, p_, known = (
-        np.empty((2 * n + 2, width), dtype),
+        np.empty((3 * n + 2, width), dtype),
         np.empty((T, n, width), dtype),
         np.empty((T, m, width), dtype),
     )
@@ -247,7 +247,7 @@ def backward(
         np.empty((m * (m + 1) // 2, width), dtype),
     )
     vectors, p2, known2 = (
-        np.empty((2 * n + 2, width), dtype),
+        np.empty((3 * n + 2, width), dtype),
         np.empty((T, n, width), dtype),
         np.empty((T, m, width), dtype),
     )

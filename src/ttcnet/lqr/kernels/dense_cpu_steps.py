@@ -10,6 +10,11 @@ That is a difference. If d is large it is refined: P b must then be v / d, and t
 it so. A step keeps P, and v and d of each action; the actions are decided in reverse order, each from its own v. A
 cross term is eliminated first: with ν = N L^-T, the actions z + ν' h have none, and act on A - B ν' with the state cost
 Q - ν ν'.
+
+Digits can be lost where no d is large. If nothing is added to P between two steps that push in the same directions, as
+without a state cost, P is small along b and large elsewhere: b' P b is a sum of large terms that cancel. Along one
+state alone it would be b_i² P_ii. The largest of these over d, of each state, are summed: about 1 for every state if P
+is diagonal, and many times that if `hidden` digits are lost. Neither depends on the units of states and actions.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from ttcnet.machine.compile_cache import jit
 
 Array = Any
 REFINED = 4.0  # above this d, P is refined
+HIDDEN = 8.0  # hidden digits count as many times as those that are lost to d
 _compile = jit(nogil=True, fastmath={"contract", "nsz"}, error_model="numpy")
 
 
@@ -156,8 +162,11 @@ def symmetric_times(P: Array, x: Array, out: Array) -> None:
 
 
 @_compile
-def absorb(P: Array, b: Array, v: Array, d: Array, work: Array, rest: Array, scale: Array, largest: Array) -> None:
-    """One action absorbed into P. v becomes P b before, d becomes 1 + b' v, and largest the largest d so far."""
+def absorb(
+    P: Array, b: Array, v: Array, d: Array, work: Array, rest: Array, scale: Array, largest: Array, hidden: Array,
+) -> None:  # fmt: skip
+    """One action absorbed into P. v becomes P b before, d becomes 1 + b' v, largest the largest d so far, and `hidden`,
+    of float32, the largest b_i² P_ii / d so far."""
     n, width = b.shape
     symmetric_times(P, b, v)
     d[:] = 1.0
@@ -176,6 +185,13 @@ def absorb(P: Array, b: Array, v: Array, d: Array, work: Array, rest: Array, sca
         vi, wi = v[i], work[i]
         for s in range(width):
             wi[s] = vi[s] * scale[s]
+    if P.itemsize == 4:
+        for i in range(n):
+            bi, own, most = b[i], P[i * (i + 3) // 2], hidden[i]
+            for s in range(width):
+                part = bi[s] * scale[s]
+                part *= part * own[s]
+                most[s] = part if part > most[s] else most[s]
     place = 0
     for i in range(n):
         wi = work[i]
@@ -425,13 +441,16 @@ def descend(
     which: Array, A: Array, B: Array, Q: Array, R: Array, N: Array, Qf: Array, p: int, last: int, space: Array,
     P: Array, Qs: Array, G: Array, Am: Array, Bt: Array, L: Array, nu: Array, vectors: Array, lost: Array,
 ) -> None:  # fmt: skip
-    """P, v and d of every step into `space`, and P before the first step, without a cost of that state, into P."""
+    """P, v and d of every step into `space`, and P before the first step, without a cost of that state, into P. `lost`
+    becomes the largest d, or in float32, if that is more, HIDDEN times the hidden digits."""
     T, n, m = len(space), Am.shape[0], Bt.shape[0]
     half = n * (n + 1) // 2
     fixed = A.shape[1] == 1 and B.shape[1] == 1 and R.shape[1] == 1 and N.shape[1] == 1
-    work, rest, scale, least = vectors[:n], vectors[n : 2 * n], vectors[2 * n], vectors[2 * n + 1]
+    work, rest, hidden = vectors[:n], vectors[n : 2 * n], vectors[2 * n : 3 * n]
+    scale, least = vectors[3 * n], vectors[3 * n + 1]
     least[:] = np.inf
     lost[:] = 1.0
+    hidden[:] = 0.0
     if Qf.shape[0]:
         lower_half(Qf, which[9], p, last, 0, P)
     else:
@@ -444,9 +463,15 @@ def descend(
         if t == T - 1 or not fixed:
             prepare(which, A, B, R, N, p, last, t, Am, Bt, L, nu, least, scale)
         for j in range(m):
-            absorb(P, Bt[j], row[half + j * n : half + (j + 1) * n], row[half + m * n + j], work, rest, scale, lost)
+            v, d = row[half + j * n : half + (j + 1) * n], row[half + m * n + j]
+            absorb(P, Bt[j], v, d, work, rest, scale, lost, hidden)
         if t == 0:
             Qs[:] = 0.0
         elif Q.shape[1] > 1:
             lower_half(Q, which[2], p, last, t - 1, Qs)
         step_back(P, Am, G, Qs, nu, N.shape[0] > 0)
+    for s in range(len(lost)):
+        total = 0.0
+        for i in range(n):
+            total += hidden[i, s]
+        lost[s] = HIDDEN * total if HIDDEN * total > lost[s] else lost[s]  # NaN stays

@@ -105,7 +105,8 @@ def forward(
     given: Given, work: torch.dtype, keep: bool, gains: bool, run: Run | None = None
 ) -> tuple[dict[str, Tensor], Tensor | None, Tensor, Tensor]:
     """The solution (u, h, costate, cost, and K, k, P, p if `gains`), the numbers kept for `backward`, and for every
-    problem the largest d and the violation of its conditions. `work` is the dtype to compute in."""
+    problem the largest d (or as much for other lost digits) and the violation of its conditions. `work` is the dtype
+    to compute in."""
     count, T, n, m = given.problems, given.horizon, given.n, given.m
     like = given.tensors["B"]
     sizes = {"u": (count, T, m), "h": (count, T + 1, n), "costate": (count, T + 1, n), "cost": (count,)}

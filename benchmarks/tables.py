@@ -101,8 +101,8 @@ def forms(rows: list[Row]) -> str:
     first = rows[0]
     return "\n".join(lines) + (
         f"\n\nMedian time of the forward pass / of both, as CUDA graphs, and peak memory of both; float32, regime "
-        f"{first['regime']}. {first['gpu']}; torch {first['version_torch']}, commit {first['commit']}, {first['date']}. "
-        f"Command: `ttcnet bench forms`.\n"
+        f"{first['regime']}. {first['gpu']}; torch {first['version_torch']}, commits "
+        f"{', '.join(dict.fromkeys(row['commit'] for row in rows))}, {first['date']}. Command: `ttcnet bench forms`.\n"
     )
 
 

@@ -78,14 +78,18 @@ def test_symplectic_against_a_sparse_kkt_solve_by_scipy():
         np.testing.assert_allclose(found, truth, rtol=1e-8, atol=1e-10)
 
 
+def diagonal(blocks):
+    return scipy.sparse.block_diag([scipy.sparse.coo_array(block) for block in blocks])
+
+
 def scipy_kkt(problem: LQR):
     """All optimality conditions as one sparse matrix in the order h_0..h_T, u, λ_0..λ_T."""
     p = problem.standard_form()
     T, n, m = p.horizon, p.state_size, p.action_size
     A, B, Q, R, r, q, c, N = (x.numpy() for x in (p.A, p.B, p.Q, p.R, p.r, p.q, p.c, p.N))
-    costs = scipy.sparse.block_diag([scipy.sparse.coo_array((n, n)), *Q])
-    cross = scipy.sparse.vstack([scipy.sparse.block_diag(N), scipy.sparse.coo_array((n, T * m))])  # of h_{t-1} and u_t
-    cost = scipy.sparse.bmat([[costs, cross], [cross.T, scipy.sparse.block_diag(R)]])
+    costs = diagonal([np.zeros((n, n)), *Q])
+    cross = scipy.sparse.vstack([diagonal(N), scipy.sparse.coo_array((n, T * m))])  # of h_{t-1} and u_t
+    cost = scipy.sparse.bmat([[costs, cross], [cross.T, diagonal(R)]])
     states = scipy.sparse.lil_array(((T + 1) * n, (T + 1) * n))
     actions = scipy.sparse.lil_array(((T + 1) * n, T * m))
     for t in range(T + 1):

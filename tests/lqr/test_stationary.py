@@ -53,7 +53,8 @@ def by_steps(horizon):
 
 
 def error(found, truth):
-    return float((found.double() - truth.double()).norm() / truth.double().norm().clamp_min(1e-300))
+    found, truth = found.detach().double(), truth.detach().double()
+    return float((found - truth).norm() / truth.norm().clamp_min(1e-300))
 
 
 @pytest.mark.parametrize("horizon", HORIZONS)
@@ -160,6 +161,7 @@ def test_pieces_are_the_same_to_the_bit(monkeypatch):
         torch.testing.assert_close(pieces[name], whole[name])
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # by opcheck of torch 2.15
 def test_the_operator():
     family = draw(3, 2, tokens=2)
     for end in (family.Qf, None):

@@ -64,7 +64,7 @@ class Attention(Mixer):
         qk_norm: normalise queries and keys per head, which keeps the logits bounded at high learning rates.
     """
 
-    remembers = KeysAndValues | Elsewhere
+    remembers = (KeysAndValues, Elsewhere)  # a union could not be traced by torch 2.8
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Attention(Mixer):
         return KeysAndValues(empty, empty, none, torch.zeros(batch, device=device, dtype=torch.long))
 
     def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor:
-        assert state is None or isinstance(state, KeysAndValues | Elsewhere)
+        assert state is None or isinstance(state, (KeysAndValues, Elsewhere))
         length = x.shape[1]
         q, k, v = self.project(x).unflatten(-1, (3, self.heads, self.head_size)).unbind(2)
         if self.query_norm is not None and self.key_norm is not None:

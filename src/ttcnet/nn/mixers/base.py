@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from types import UnionType
 from typing import ClassVar
 
 import torch
@@ -71,7 +70,7 @@ class Mixer(nn.Module):
     """
 
     per_head: ClassVar[bool] = True  # `inner` is a multiple of heads
-    remembers: ClassVar[type[State] | UnionType | None] = Memory  # the type that `new_state` returns
+    remembers: ClassVar[type[State] | tuple[type[State], ...] | None] = Memory  # the types of a state
 
     def __init__(self, width: int, *, heads: int, causal: bool = True, inner: int | None = None) -> None:
         super().__init__()

@@ -133,8 +133,8 @@ def test_one_action_that_hardly_depends_on_its_price(n):
     assert not beyond(what, family, 40, partial(run_kernels, place="cpu"), draws=1)
 
 
-# 300 steps of 64 actions that hardly matter change P 19,200 times by next to nothing, and each time it is rounded: 1.01 of
-# the bar, in one of four problems. See docs/kernels.md.
+# 300 steps of 64 actions that hardly matter change P 19,200 times by next to nothing, and it is rounded each time: 1.01
+# of the bar. See docs/kernels.md.
 BEYOND = {(64, 64, 300): [(("slow", "low", 1e-6), "decay_Q")]}
 
 

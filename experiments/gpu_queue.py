@@ -76,16 +76,23 @@ def _equal(setting: str) -> Job:
 
 JOBS = (
     Job("gpu-tests", "are all kernels right?", "python -m tests.gpu --minutes {minutes} --out {out}/gpu-tests", 6),
-    Job("forms", "which form of the kernels is fastest?", "ttcnet bench forms --out {out}/forms.csv", 3),
-    Job("dense", "how fast is solve on a GPU?",
-        "python -m benchmarks dense --device cuda --problems 4096 --problems 65536 --out {out}/dense-gpu.csv", 3),
+    Job("dense", "how fast is solve on a GPU, beside mpc.pytorch and diffilqrax?",
+        "python -m benchmarks dense --device cuda --problems 4096 --budget 0.5 --out {out}/dense-cuda.csv", 4),
+    Job("full-size", "8B on one GPU: time, memory, and what a dry run says of them",
+        "ttcnet bench full-size --shape 8B --resume --out {out}/full-size.csv", 4),
+    Job("speed", "all shapes of plan, in its present form",
+        "ttcnet bench lqr --device cuda --sweep all --limit 12 --resume --out {out}/lqr-gpu.csv", 5),
     _looped("looped-strict", (3, 4)),
     *(_equal(setting) for setting in ("looped-strict", "looped-augmented")),
-    *(_looped("looped-augmented", seeds) for seeds in ((0, 1, 2), (3, 4))),
+    _looped("looped-augmented", (3, 4)),
     Job("frozen-math", "one inserted layer in a frozen base: mathematics",
         FROZEN.replace("{task}", "math") + " --data {data}/math", 5,
         ("{data}/math/gsm8k-train.jsonl", "{base}/config.json")),
     Job("frozen-countdown", "the same: Countdown", FROZEN.replace("{task}", "countdown"), 5, ("{base}/config.json",)),
+    Job("token-math", "full fine-tuning with token context: mathematics",
+        "python -m experiments.math_small math --base {base} --data {data}/math --out {out}/math --tokens 16384 "
+        "--minutes {minutes} --only ttc-token-0 --only ttc-token-1 --only ttc-token-2", 5,
+        ("{data}/math/gsm8k-train.jsonl", "{base}/config.json")),
     Job("in-context-large", "in-context control at the large size",
         "python -m experiments.in_context_control --size large --device cuda --out {out}/in-context-large", 5),
 )  # fmt: skip

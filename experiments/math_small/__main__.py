@@ -79,6 +79,7 @@ def runs(only: list[str] | None = None) -> dict[str, Run]:
     found |= {f"{kind}-0": Run(ADAPTER | {"insert": kind}) for kind in MIXERS}
     for seed in (1, 2):
         found |= {f"full-{seed}": Run(seed=seed), f"ttc-{seed}": Run(ADAPTER, seed=seed)}
+    found |= {f"ttc-token-{seed}": Run(ADAPTER | {"context": "token"}, seed=seed) for seed in range(3)}
     found |= {"ttc-homogeneous": Run(ADAPTER | {"time_homogeneous": True})}
     found |= {"ttc-fixed": Run(ADAPTER, "fixed:8"), "ttc-uniform": Run(ADAPTER, "uniform:1,32")}
     found |= {f"ttc-{every}": Run(ADAPTER | {"every": every.replace("-", ":")}) for every in INTERLEAVED}

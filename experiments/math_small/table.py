@@ -29,6 +29,7 @@ OWN = 8  # the horizon of TTC-Net if a table does not name one
 MODELS = {
     "base": "Base model", "full": "Full fine-tuning", "mlp": "+ MLP", "attention": "+ Attention", "retnet": "+ RetNet",
     "mamba": "+ Mamba", "gdn": "+ GDN", "mesanet": "+ MesaNet", "ttc": "TTC-Net",
+    "ttc-token": "TTC-Net, token context",
 }  # fmt: skip
 FROZEN = {
     "base": "Base model", "ttc": "TTC, token context", "system": "TTC that writes systems", "mlp": "MLP",

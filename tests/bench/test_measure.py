@@ -393,14 +393,33 @@ def test_solvers_stand_beside_each_other_in_a_table(tmp_path):
     names = ["provider", "problems", "n", "m", "horizon", "forward_ms", "both_ms", "error_u", "error_gradient"]
     made = [["solve", 64, 12, 4, 50, 1.5, 3.25, "1e-07", "2e-07"], ["osqp", 64, 12, 4, 50, 120, "", "1e-15", ""]]
     made.append(["solve", 1, 12, 4, 20, 0.5, 1, "1e-07", "2e-07"])
-    where = {"cpu": "a CPU", "version_torch": "2.13", "commit": "abc", "date": "today"}
-    rows = [dict(zip(names, row, strict=True)) | where for row in made]
-    with (tmp_path / "dense-cpu.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*names, *where])
-        writer.writeheader()
-        writer.writerows(rows)
+    where = {"cpu": "a CPU", "gpu": "a GPU", "version_torch": "2.13", "commit": "abc", "date": "today"}
+    for device in ("cpu", "cuda"):
+        rows = [dict(zip(names, row, strict=True)) | where | {"device": device} for row in made]
+        write(rows, tmp_path / f"dense-{device}.csv")
     table = speed_table("dense-cpu", tmp_path).splitlines()
     assert table[0] == "| | problems | `solve` | `osqp` |"
     assert "| 64 | 1.5 ms / 3.25 ms <br> 1e-07 / 2e-07 | 120 ms / - <br> 1e-15 |" in table[2]
     assert table[3] == "| n = 12, m = 4, T = 20 | 1 | 0.5 ms / 1 ms <br> 1e-07 / 2e-07 |  |"
     assert table[5].startswith("a CPU; torch 2.13, commit abc, today. Command: `python -m benchmarks dense`")
+    on_gpu = speed_table("dense-cuda", tmp_path).splitlines()
+    assert on_gpu[:5] == table[:5]
+    assert on_gpu[5].startswith("a GPU; ")
+    assert on_gpu[5].endswith("Command: `python -m benchmarks dense --device cuda --problems 64 --problems 1`.")
+
+
+def test_forms_stand_beside_each_other_in_a_table(tmp_path):
+    """A form that was not measured at a shape, or ran out of memory, leaves no figures."""
+    shape = {"problems": "1024", "horizon": "64", "n": "16", "m": "16", "regime": "trained", "gpu": "a GPU"}
+    where = {"version_torch": "2.11", "commit": "abc", "date": "today"}
+    figures = {"status": "ok", "peak_mb": "24.4", "forward_ms": "0.154", "both_ms": "0.418"}
+    failed = dict.fromkeys(figures, "") | {"status": "out of memory"}
+    rows = [{"form": "plain", **shape, **figures}, {"form": "whole", **shape, **failed}]
+    rows.append({"form": "whole", **shape, "horizon": "8", **figures, "both_ms": "0.1"})
+    write([row | where for row in rows], tmp_path / "forms.csv")
+    table = speed_table("forms", tmp_path).splitlines()
+    assert table[0] == "| | `plain` | `whole` |"
+    head = "| 1,024 problems, T = 64, n = 16, m = 16 "
+    assert table[2] == head + "| 0.154 ms / 0.418 ms <br> 24 MB | out of memory |"
+    assert table[3] == head.replace("64", "8") + "|  | 0.154 ms / 0.1 ms <br> 24 MB |"
+    assert "regime trained. a GPU; torch 2.11, commits abc, today. Command: `ttcnet bench forms`." in table[5]

@@ -90,7 +90,7 @@ def test_tokens_can_be_forgotten(make):
     cache = DynamicCache(config=model.config)
     cache.activate_past_recording()  # a window keeps no more than it needs otherwise
     model(x[:, :8], past_key_values=cache)
-    assert getattr(cache, "is_croppable", True) or not hasattr(DynamicCache, "is_croppable")
+    assert getattr(cache, "is_croppable", True)  # older versions of transformers do not ask
     cache.crop(-3)
     again = model(x[:, 5:], past_key_values=cache).logits
     assert torch.allclose(again, model(x, use_cache=False).logits[:, 5:], atol=1e-4)

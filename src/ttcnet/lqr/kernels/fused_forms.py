@@ -1,4 +1,4 @@
-"""Forms of the fused CUDA kernels, and which of them plans a family: the one place that chooses by shape.
+"""Forms of the fused CUDA kernels, and which of them plans a family: the one place that chooses form and lanes.
 
 A choice rests on a measurement. `ttcnet bench forms` measures every form on a GPU; edit `CHOSEN` by its output.
 """

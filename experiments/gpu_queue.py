@@ -78,6 +78,8 @@ JOBS = (
     Job("gpu-tests", "are all kernels right?", "python -m tests.gpu --minutes {minutes} --out {out}/gpu-tests", 6),
     Job("dense", "how fast is solve on a GPU, beside mpc.pytorch and diffilqrax?",
         "python -m benchmarks dense --device cuda --problems 4096 --budget 0.5 --out {out}/dense-cuda.csv", 4),
+    Job("forms", "which form of the kernels is fastest where it was not measured?",
+        "ttcnet bench forms --shape 5008x48x24x24 --shape 16384x64x64x64 --out {out}/forms.csv", 2),
     Job("full-size", "8B on one GPU: time, memory, and what a dry run says of them",
         "ttcnet bench full-size --shape 8B --resume --out {out}/full-size.csv", 4),
     Job("speed", "all shapes of plan, in its present form",

@@ -70,7 +70,7 @@ def by_diffilqrax(p: LQR) -> Tensor:
 
 
 class _ThroughJax(torch.autograd.Function):
-    """Actions of a batch by diffilqrax, from and to torch without copies, on the device of the problem if JAX has it.
+    """Actions of a batch by diffilqrax, from and to torch on the device of the problem, which JAX must have.
     Numbers that its forward pass keeps for the backward pass stay in JAX."""
 
     @staticmethod
